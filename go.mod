@@ -1,0 +1,3 @@
+module code-execution-sandbox
+
+go 1.26.3

@@ -1,0 +1,222 @@
+/*
+ * launcher is PID 1 of every sandbox. It is started long before a program is
+ * known, waits for exactly one program on standard input, lets it run as its
+ * child, and tells how it ended.
+ *
+ *	launcher python|bash
+ *
+ * Standard input carries one frame, then the program's own standard input:
+ *
+ *	4 bytes   "CES1"
+ *	16 bytes  nonce
+ *	4 bytes   length of the code, big-endian
+ *	n bytes   the code
+ *
+ * One byte 'R' on standard output says that the launcher waits for the frame.
+ * Nothing of any program has run before that byte, so whoever reads it can
+ * tell it from output. When the program has ended, and every process it left
+ * behind has been killed, 20 bytes end standard error: the nonce, then the
+ * wait status as of waitpid(2), big-endian. A program never sees the nonce, so
+ * it cannot write that report in the launcher's place.
+ *
+ * Why a PID 1 of our own and not tini: an exit code alone cannot tell
+ * `exit 143` from a death by SIGTERM, and a report inside the stream arrives
+ * before the exit event has made its way through the shim and containerd.
+ *
+ * As PID 1 it ignores every signal a program sends it, reaps orphans, and
+ * when it ends the kernel ends whatever else is left.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	NONCE = 16,
+	HEADER = 4 + NONCE + 4,
+	/* Exit codes of the launcher itself, before any program has started. */
+	EX_NO_FRAME = 120, /* standard input ended before the frame did */
+	EX_BROKEN = 121,   /* the sandbox is not as the image promises */
+	/* Where a child of ours reads the permission to start. */
+	GATE = 3,
+};
+
+struct language {
+	const char *name, *file;
+	char *const *argv;
+	/* ready_by_child: the interpreter itself writes 'R' once it has booted. */
+	int ready_by_child;
+};
+
+static char *const python_argv[] = {
+	"python3", "-I", "-B", "-u", "-X", "launcher", "/tmp/main.py", NULL,
+};
+static char *const bash_argv[] = {"bash", "/tmp/main.sh", NULL};
+
+static const struct language languages[] = {
+	{"python", "/tmp/main.py", python_argv, 1},
+	{"bash", "/tmp/main.sh", bash_argv, 0},
+};
+
+static void die(int code)
+{
+	_exit(code);
+}
+
+/* broken says why the launcher gives up; only before a program has started. */
+static void broken(const char *what)
+{
+	const char *why = strerror(errno);
+	(void)!write(2, "launcher: ", 10);
+	(void)!write(2, what, strlen(what));
+	(void)!write(2, ": ", 2);
+	(void)!write(2, why, strlen(why));
+	(void)!write(2, "\n", 1);
+	die(EX_BROKEN);
+}
+
+static void read_exactly(void *buf, size_t n)
+{
+	for (char *p = buf; n > 0;) {
+		ssize_t got = read(0, p, n);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			die(EX_NO_FRAME);
+		p += got;
+		n -= (size_t)got;
+	}
+}
+
+static int write_all(int fd, const void *buf, size_t n)
+{
+	for (const char *p = buf; n > 0;) {
+		ssize_t put = write(fd, p, n);
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return -1;
+		p += put;
+		n -= (size_t)put;
+	}
+	return 0;
+}
+
+static uint32_t big_endian(const unsigned char *p)
+{
+	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* child becomes the interpreter. Python waits at the gate by itself, booted. */
+static void child(const struct language *lang, int gate)
+{
+	char go;
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL); /* an ignored signal would outlive execve */
+	if (setsid() < 0)
+		broken("setsid");
+	if (lang->ready_by_child) {
+		if (dup2(gate, GATE) < 0)
+			broken("dup2");
+		if (gate != GATE)
+			close(gate);
+		/* The other end of the gate closes by itself: O_CLOEXEC. */
+		if (fcntl(GATE, F_SETFD, 0) < 0)
+			broken("fcntl");
+	} else if (read(gate, &go, 1) != 1) {
+		die(EX_NO_FRAME);
+	}
+	const char *path = lang->ready_by_child ? "/usr/bin/python3" : "/bin/bash";
+	execv(path, lang->argv);
+	broken(path);
+}
+
+int main(int argc, char **argv)
+{
+	const struct language *lang = NULL;
+	for (size_t i = 0; argc == 2 && i < sizeof languages / sizeof *languages; i++)
+		if (strcmp(argv[1], languages[i].name) == 0)
+			lang = &languages[i];
+	if (lang == NULL) {
+		errno = EINVAL;
+		broken("language");
+	}
+
+	/* Keep the nonce from the program: no /proc/1/mem, no core. */
+	if (prctl(PR_SET_DUMPABLE, 0) < 0)
+		broken("prctl");
+
+	int gate[2];
+	if (pipe2(gate, O_CLOEXEC) < 0)
+		broken("pipe2");
+	pid_t pid = fork();
+	if (pid < 0)
+		broken("fork");
+	if (pid == 0)
+		child(lang, gate[0]);
+	close(gate[0]);
+
+	if (!lang->ready_by_child && write_all(1, "R", 1) < 0)
+		broken("standard output");
+
+	unsigned char header[HEADER];
+	read_exactly(header, sizeof header);
+	if (memcmp(header, "CES1", 4) != 0) {
+		errno = EPROTO;
+		broken("frame");
+	}
+	int file = open(lang->file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (file < 0)
+		broken(lang->file);
+	static char buf[65536];
+	for (uint32_t left = big_endian(header + 4 + NONCE); left > 0;) {
+		uint32_t n = left < sizeof buf ? left : sizeof buf;
+		read_exactly(buf, n);
+		if (write_all(file, buf, n) < 0)
+			broken(lang->file);
+		left -= n;
+	}
+	close(file);
+
+	/* The streams are the program's from here on: their ends must be seen
+	 * when its processes end, not when we do. */
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
+		broken("/dev/null");
+	close(null);
+	if (write_all(gate[1], "G", 1) < 0)
+		broken("gate");
+	close(gate[1]);
+
+	int status = 0;
+	for (;;) {
+		int s;
+		pid_t got = waitpid(-1, &s, 0);
+		if (got == pid) {
+			status = s;
+			break;
+		}
+		if (got < 0 && errno != EINTR)
+			die(EX_BROKEN);
+	}
+	/* Nothing may write after the report. */
+	kill(-1, SIGKILL);
+	while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+		;
+
+	unsigned char report[NONCE + 4];
+	memcpy(report, header + 4, NONCE);
+	for (int i = 0; i < 4; i++)
+		report[NONCE + i] = (unsigned char)((uint32_t)status >> (24 - 8 * i));
+	(void)write_all(2, report, sizeof report);
+	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
