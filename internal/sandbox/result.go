@@ -27,12 +27,15 @@ type Result struct {
 	ExitCode int
 	// Signal is the number of the signal that ended the program, 0 if none did.
 	Signal int
-	// Stdout and Stderr hold the first bytes of each stream, at most
-	// Limits.MaxOutputBytes.
+	// Stdout and Stderr hold what was kept of each stream, at most
+	// Limits.MaxOutputBytes: all of it, or its beginning and its end.
 	Stdout, Stderr []byte
 	// StdoutBytes and StderrBytes count all that the program wrote. Greater
-	// than the captured length means that the rest was cut.
+	// than the kept length means that the middle was cut.
 	StdoutBytes, StderrBytes int64
+	// StdoutHead and StderrHead are the offsets in Stdout and Stderr at which
+	// the cut middle belongs; the whole length where nothing was cut.
+	StdoutHead, StderrHead int
 	// OOMKilled is true when the memory limit killed a process of the sandbox,
 	// also where Status names an end that came later.
 	OOMKilled bool
