@@ -29,6 +29,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -100,6 +101,12 @@ static int write_all(int fd, const void *buf, size_t n)
 		ssize_t put = write(fd, p, n);
 		if (put < 0 && errno == EINTR)
 			continue;
+		if (put < 0 && errno == EAGAIN) {
+			/* A program can make the pipe it shares with us non-blocking. */
+			struct pollfd room = {.fd = fd, .events = POLLOUT};
+			poll(&room, 1, -1);
+			continue;
+		}
 		if (put < 0)
 			return -1;
 		p += put;

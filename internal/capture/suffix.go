@@ -1,0 +1,41 @@
+package capture
+
+// Suffix holds back the last bytes of a stream from the Buffer behind it, for
+// a stream that ends in a report that is not the program's.
+type Suffix struct {
+	out  *Buffer
+	held []byte
+	size int
+}
+
+// NewSuffix returns a Suffix that holds back size bytes of what goes to out.
+// It is for one writer at a time.
+func NewSuffix(out *Buffer, size int) *Suffix {
+	return &Suffix{out: out, size: size, held: make([]byte, 0, 2*size)}
+}
+
+// Write takes p and returns its length.
+func (s *Suffix) Write(p []byte) (int, error) {
+	n := len(p)
+	if len(p) >= s.size {
+		_, _ = s.out.Write(s.held)
+		_, _ = s.out.Write(p[:len(p)-s.size])
+		s.held = append(s.held[:0], p[len(p)-s.size:]...)
+		return n, nil
+	}
+	s.held = append(s.held, p...)
+	if over := len(s.held) - s.size; over > 0 {
+		_, _ = s.out.Write(s.held[:over])
+		s.held = append(s.held[:0], s.held[over:]...)
+	}
+	return n, nil
+}
+
+// End ends the stream. When report recognises the bytes held back they are
+// dropped, else they are the program's and go to the Buffer.
+func (s *Suffix) End(report func([]byte) bool) {
+	if !report(s.held) {
+		_, _ = s.out.Write(s.held)
+	}
+	s.held = s.held[:0]
+}
