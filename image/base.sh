@@ -1,0 +1,78 @@
+#!/bin/sh
+# base.sh makes sure that Docker has the image that the runtime image starts
+# from: it is there already, or the registry has it, or, where no registry can
+# be reached, it is made here from Debian's packages under the same name.
+#
+#	image/base.sh [IMAGE]
+#
+# It needs the right to talk to Docker, and root (or sudo) only to make one.
+set -eu
+
+image=${1:-debian:trixie-slim}
+suite=${image#debian:}
+suite=${suite%-slim}
+
+say() { printf 'image: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+# DOCKER is the command to use, such as "sudo docker".
+docker() { ${DOCKER:-command docker} "$@"; }
+
+docker version >/dev/null || die "Docker does not answer; make setup starts it"
+docker image inspect "$image" >/dev/null 2>&1 && exit 0
+say "pulling $image"
+docker pull --quiet "$image" >/dev/null 2>&1 && exit 0
+say "no registry gives $image; making it from Debian's packages"
+
+command -v apt-get >/dev/null ||
+	die "that needs apt. On a machine with a registry: docker save $image -o base.tar; here: docker load -i base.tar"
+install_packages() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+if ! command -v mmdebstrap >/dev/null || [ ! -e $keyring ]; then
+	say "installing mmdebstrap and debian-archive-keyring"
+	install_packages mmdebstrap debian-archive-keyring 2>/dev/null ||
+		{ as_root apt-get update -qq && install_packages mmdebstrap debian-archive-keyring; }
+fi
+
+# The Debian mirrors that this host is set up for, told for the wanted suite.
+# "mirror+file:" (Debian's cloud images) points to a list that the image would
+# not have, so its first entry stands for it. On another distribution nothing
+# is left over and mmdebstrap takes its default.
+host=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME" || echo none)
+sources=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+	while read -r uri release component; do
+		case $uri in mirror+file:*)
+			uri=$(grep -o -m1 'https\?://[^[:space:]]*' "${uri#mirror+file:}") || continue
+		esac
+		case "$uri $release $component" in
+		http*" $host main" | http*" $host-updates main" | http*" $host-security main")
+			echo "deb $uri $suite${release#"$host"} main" ;;
+		esac
+	done | sort -u)
+case $sources in
+*" $suite main"*) ;;
+*) sources= ;;
+esac
+
+# Debian 12 before its last point releases does not know the keys of 13.
+update_keys() {
+	say "apt refuses the keys of $suite; updating debian-archive-keyring"
+	as_root apt-get update -qq && install_packages debian-archive-keyring
+}
+# Inside the image apt must be able to speak to the mirror.
+include=
+case $sources in *https:*) include=--include=ca-certificates ;; esac
+tar=$(mktemp)
+trap 'rm -f "$tar"' EXIT
+make_tar() {
+	printf '%s\n' "$sources" |
+		as_root mmdebstrap --quiet --variant=minbase --skip=output/dev $include \
+			--aptopt='APT::Install-Recommends "false"' \
+			"$suite" - ${sources:+-} >"$tar"
+}
+make_tar || { update_keys && make_tar; } ||
+	die "mmdebstrap could not make $suite from these sources: ${sources:-its default}"
+docker import --message "made by image/base.sh" "$tar" "$image" >/dev/null
+say "made $image"
