@@ -3,23 +3,25 @@
 # from: it is there already, or the registry has it, or, where no registry can
 # be reached, it is made here from Debian's packages under the same name.
 #
-#	image/base.sh [IMAGE]
+#	image/base.sh [--fresh]
 #
-# It needs the right to talk to Docker, and root (or sudo) only to make one.
+# --fresh replaces the one that is there. Root (or sudo) is needed only to make
+# one, and to talk to Docker where the user may not.
 set -eu
 
-image=${1:-debian:trixie-slim}
-suite=${image#debian:}
-suite=${suite%-slim}
+here=$(cd "$(dirname "$0")" && pwd)
+suite=trixie
+image=debian:$suite-slim
 
 say() { printf 'image: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
-# DOCKER is the command to use, such as "sudo docker".
-docker() { ${DOCKER:-command docker} "$@"; }
+docker() { "$here/../systemd/docker.sh" "$@"; }
 
 docker version >/dev/null || die "Docker does not answer; make setup starts it"
-docker image inspect "$image" >/dev/null 2>&1 && exit 0
+if [ "${1-}" != --fresh ]; then
+	docker image inspect "$image" >/dev/null 2>&1 && exit 0
+fi
 say "pulling $image"
 docker pull --quiet "$image" >/dev/null 2>&1 && exit 0
 say "no registry gives $image; making it from Debian's packages"

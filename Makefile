@@ -1,0 +1,174 @@
+# code-execution-sandbox: from a clone to a running server with `make run`.
+#
+# Every step looks first at what is there and does only what is missing. Steps
+# that need root use sudo by themselves when make is not run as root; Go always
+# builds as the user who typed make.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# Go is often installed where no PATH of a root shell looks.
+export PATH := $(PATH):/usr/local/go/bin
+# Debian's Go is set to "local", and would not fetch the version go.mod asks for.
+export GOTOOLCHAIN ?= auto
+# The version is ours to stamp; Go's own way fails in a clone of another user.
+export GOFLAGS ?= -buildvcs=false
+ifeq ($(HOME),)
+export HOME := $(shell getent passwd $$(id -u) | cut -d: -f6)
+endif
+
+NAME    := code-execution-sandbox
+BIN     := bin/$(NAME)
+PKG     := ./cmd/$(NAME)
+IMAGE   := $(NAME)-runtime:latest
+VERSION ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# CONFIG=path/to/config.toml is passed on; without it the defaults hold.
+CONFIG  ?=
+FLAGS   := $(if $(CONFIG),--config $(CONFIG))
+SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
+
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI := bin/tools/golangci-lint-$(GOLANGCI_VERSION)
+
+# Packages whose tests need neither root nor containerd.
+UNIT ?= ./cmd/... ./config/... ./oci/... $(filter-out ./internal/runner/... ./internal/daemon/...,$(patsubst %/,./%/...,$(wildcard internal/*/)))
+TESTFLAGS ?=
+FUZZTIME ?= 30s
+
+## Run it
+
+.PHONY: run
+run: import env ## Everything from a fresh clone to a serving server
+	@$(BIN) client-config $(FLAGS)
+	@$(MAKE) --no-print-directory serve
+
+.PHONY: setup
+setup: ## Install and start what this host lacks: Docker, containerd, runc
+	@systemd/setup.sh
+
+.PHONY: stop-docker
+stop-docker: ## Stop the daemons that setup started itself (hosts without systemd)
+	@systemd/setup.sh stop
+
+.PHONY: build
+build: go ## Build bin/code-execution-sandbox, one static binary
+	@echo "build: $(BIN) $(VERSION)"
+	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) $(PKG)
+	@$(call assert_static,$(BIN))
+
+.PHONY: build-all
+build-all: go ## Build for linux/amd64 and linux/arm64
+	@for arch in amd64 arm64; do \
+		echo "build-all: $(BIN)-linux-$$arch $(VERSION)"; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)-linux-$$arch $(PKG); \
+		$(call assert_static,$(BIN)-linux-$$arch); \
+	done
+
+# No program interpreter in the ELF header: nothing of the host is linked in.
+assert_static = if LC_ALL=C ldd $(1) 2>&1 | grep -q '=>'; then echo "build: $(1) is not static" >&2; exit 1; fi
+
+# The image carries a sum of what it was built from. FORCE=1 builds it anew all
+# the same, with today's packages.
+IMAGE_INPUTS := image/Dockerfile image/compose.yaml $(wildcard image/launcher/*)
+
+.PHONY: docker-build
+docker-build: setup ## Build the runtime image (FORCE=1: with fresh packages)
+	@INPUTS=$$(cat $(IMAGE_INPUTS) | sha256sum | cut -c1-16); export INPUTS; \
+	have=$$(systemd/docker.sh image inspect -f '{{index .Config.Labels "$(NAME).inputs"}}' $(IMAGE) 2>/dev/null || true); \
+	if [ "$$have" = "$$INPUTS" ] && [ -z "$(FORCE)" ]; then exit 0; fi; \
+	echo "docker-build: $(IMAGE)"; \
+	image/base.sh $(if $(FORCE),--fresh); \
+	systemd/docker.sh compose -p $(NAME) -f image/compose.yaml build $(if $(FORCE),--no-cache)
+
+.PHONY: import
+import: build docker-build ## Import the runtime image from Docker into containerd
+	@$(SUDO) $(BIN) image import $(FLAGS)
+
+.PHONY: env
+env: ## Write .env with a random token, if there is none
+	@if [ ! -e .env ]; then \
+		echo "env: writing .env with a new token"; \
+		umask 077; \
+		printf 'SANDBOX_MCP_TOKEN=%s\n' "$$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')" > .env; \
+	fi
+
+.PHONY: serve
+serve: ## Serve with the binary and the image that are there
+	@$(SUDO) $(BIN) serve $(FLAGS)
+
+.PHONY: check
+check: build ## Say whether this host is fit, and what to do where it is not
+	@$(SUDO) $(BIN) check $(FLAGS)
+
+## Work on it
+
+# The test binaries run as root, the compiler does not.
+AS_ROOT := $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' CI=$(CI)")
+
+.PHONY: test
+test: go setup docker-build ## The whole test suite; sets up the host like run
+	@echo "test: every package, as root"
+	@go test $(AS_ROOT) -timeout 60m $(TESTFLAGS) ./...
+
+.PHONY: unit
+unit: go ## The tests that need neither root nor containerd
+	@echo "unit: packages that need no root"
+	@go test $(TESTFLAGS) $(UNIT)
+
+.PHONY: race
+race: go setup docker-build ## The whole test suite under the race detector (needs gcc)
+	@echo "race: every package, as root"
+	@CGO_ENABLED=1 go test -race $(AS_ROOT) -timeout 90m $(TESTFLAGS) ./...
+
+.PHONY: fuzz
+fuzz: go ## Every fuzz test for FUZZTIME (30s)
+	@for pkg in $$(go list ./...); do \
+		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "fuzz: $$pkg $$f for $(FUZZTIME)"; \
+			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+GOFILES = $(shell git -c safe.directory='*' ls-files -co --exclude-standard '*.go')
+SHFILES := $(wildcard image/*.sh systemd/*.sh) .ci/run
+
+.PHONY: lint
+lint: go tools ## gofmt, go vet, golangci-lint, shellcheck
+	@echo "lint: gofmt"
+	@bad=$$(gofmt -l $(GOFILES)); [ -z "$$bad" ] || { echo "not gofmt-clean (make fmt):" $$bad >&2; exit 1; }
+	@echo "lint: golangci-lint $(GOLANGCI_VERSION)"
+	@$(GOLANGCI) run
+	@echo "lint: shellcheck"
+	@shellcheck -S warning $(SHFILES)
+
+.PHONY: fmt
+fmt: go ## Format the Go code
+	@gofmt -l -w $(GOFILES)
+
+.PHONY: tools
+tools: go $(GOLANGCI) ## Get the linters, pinned; the first time takes minutes
+	@command -v shellcheck >/dev/null || systemd/setup.sh install shellcheck
+
+# Built with the Go of this module: a linter of an older Go refuses it.
+$(GOLANGCI):
+	@echo "tools: building golangci-lint $(GOLANGCI_VERSION); takes minutes"
+	@mkdir -p $(@D)
+	@GOTOOLCHAIN=$$(go env GOVERSION)+auto GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	@mv $(@D)/golangci-lint $@
+
+.PHONY: clean
+clean: ## Remove what was built; .env, the images and the tools stay
+	@rm -rf $(BIN) $(BIN)-linux-*
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^## / { printf "\n%s\n", substr($$0, 4) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: go
+go:
+	@command -v go >/dev/null || { echo "go: not found; install Go 1.21 or newer (Debian 13, Ubuntu 24.04: apt-get install golang-go; else: https://go.dev/doc/install)" >&2; exit 1; }
+	@v=$$(cd / && go env GOVERSION); case $$v in go1.[0-9]|go1.[0-9].*|go1.1[0-9]*|go1.20*) \
+		echo "go: $$v is too old to fetch the version that go.mod asks for; install Go 1.21 or newer (https://go.dev/doc/install)" >&2; exit 1;; esac
