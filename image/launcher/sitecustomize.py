@@ -21,4 +21,3 @@ if sys._xoptions.pop("launcher", False):
     # Modules that a program writes beside itself can be imported, but cannot
     # stand in for a module of the library.
     sys.path.append("/tmp")
-    del sys.modules[__name__]

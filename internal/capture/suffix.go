@@ -31,11 +31,13 @@ func (s *Suffix) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// End ends the stream. When report recognises the bytes held back they are
-// dropped, else they are the program's and go to the Buffer.
-func (s *Suffix) End(report func([]byte) bool) {
-	if !report(s.held) {
-		_, _ = s.out.Write(s.held)
-	}
+// Held returns the bytes held back, the last ones written. They are valid
+// until the next Write.
+func (s *Suffix) Held() []byte { return s.held }
+
+// Flush gives the bytes held back to the Buffer: no report came, they are the
+// program's own.
+func (s *Suffix) Flush() {
+	_, _ = s.out.Write(s.held)
 	s.held = s.held[:0]
 }

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+
+	"code-execution-sandbox/config"
+	"code-execution-sandbox/internal/cgroup"
+	"code-execution-sandbox/internal/daemon"
+	"code-execution-sandbox/internal/runner"
+	"code-execution-sandbox/internal/sandbox"
+)
+
+// app is what the subcommands share.
+type app struct {
+	configPath string
+}
+
+func defaultConfig() string { return config.DefaultPath }
+
+func (a *app) config() (config.Config, error) { return config.Load(a.configPath) }
+
+// logger writes to standard error.
+func logger(c config.Logging) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Level)) // checked by config
+	opts := &slog.HandlerOptions{Level: level}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+}
+
+// host is a connection to containerd, and the daemon behind it if it is ours.
+type host struct {
+	cfg     config.Config
+	log     *slog.Logger
+	client  *containerd.Client
+	address string
+	private *daemon.Daemon
+	cgroups *cgroup.Host
+}
+
+// connect finds containerd as the configuration says. A configured one that
+// does not answer is an error, or is waited for by the calls to come when
+// patient is set. The caller closes the host.
+func connect(ctx context.Context, cfg config.Config, log *slog.Logger, patient bool) (*host, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("containerd's socket belongs to root: run this as root, for example with sudo")
+	}
+	h := &host{cfg: cfg, log: log}
+	var err error
+	if h.cgroups, err = cgroup.Detect(); err != nil {
+		return nil, err
+	}
+	if err := h.missing(); err != nil {
+		return nil, err
+	}
+	if cfg.Containerd.Address != config.Private {
+		h.address, err = daemon.Find(ctx, cfg.Containerd.Address)
+		if err != nil && cfg.Containerd.Address != "" {
+			if !patient {
+				return nil, err
+			}
+			log.Warn("containerd is away, waiting for it", "error", err)
+			h.address = cfg.Containerd.Address
+		}
+	}
+	if h.address == "" {
+		if h.private, err = startPrivate(ctx, cfg, log); err != nil {
+			return nil, fmt.Errorf("no containerd answers, and a private one does not start: %w", err)
+		}
+		h.address = h.private.Address()
+	}
+	h.client, err = containerd.New(h.address, containerd.WithDefaultNamespace(cfg.Containerd.Namespace),
+		containerd.WithDefaultRuntime(cfg.Containerd.Runtime), containerd.WithTimeout(10*time.Second))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to containerd at %s: %w", h.address, err), h.Close())
+	}
+	return h, nil
+}
+
+func startPrivate(ctx context.Context, cfg config.Config, log *slog.Logger) (*daemon.Daemon, error) {
+	return daemon.Start(ctx, daemon.Options{
+		Binary:      cfg.Containerd.PrivateBinary,
+		Root:        filepath.Join(cfg.DataDir, "containerd"),
+		State:       filepath.Join(cfg.RunDir, "containerd"),
+		Snapshotter: cfg.Containerd.Snapshotter,
+		Logger:      log,
+	})
+}
+
+// missing refuses a host that cannot bound a sandbox, unless the configuration
+// allows it by name.
+func (h *host) missing() error {
+	names := map[string]string{"memory": "memory_limit", "pids": "pids_limit", "cpu": "cpu_limit"}
+	for _, controller := range h.cgroups.Missing() {
+		if name := names[controller]; !slices.Contains(h.cfg.Sandbox.AllowMissing, name) {
+			return fmt.Errorf("this host has no %s cgroup controller: enable it, or accept sandboxes without that limit with sandbox.allow_missing = [%q]", controller, name)
+		}
+	}
+	return nil
+}
+
+// Close ends the connection, and the private daemon.
+func (h *host) Close() error {
+	var errs []error
+	if h.client != nil {
+		errs = append(errs, h.client.Close())
+	}
+	if h.private != nil {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), closeTimeout, errors.New("the private containerd does not end"))
+		defer cancel()
+		errs = append(errs, h.private.Stop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// limits maps the configuration to the contract.
+func limits(cfg config.Config) sandbox.Limits {
+	s := cfg.Sandbox
+	return sandbox.Limits{
+		MaxCodeBytes: int(s.MaxCodeBytes), MaxStdinBytes: int(s.MaxStdinBytes),
+		DefaultTimeout: s.DefaultTimeout.Duration(), MaxTimeout: s.MaxTimeout.Duration(),
+		MaxOutputBytes: int(s.MaxOutputBytes),
+		Memory:         int64(s.MemoryLimit), CPUs: float64(s.CPULimit), PIDs: int64(s.PIDsLimit),
+		Tmp: int64(s.TmpfsSize), Shm: int64(s.ShmSize),
+	}
+}
+
+// runnerOptions maps the configuration to a runner without a pool.
+func (h *host) runnerOptions() runner.Options {
+	cfg := h.cfg
+	opts := runner.Options{
+		Client: h.client, Namespace: cfg.Containerd.Namespace,
+		Snapshotter: cfg.Containerd.Snapshotter, ImageName: cfg.Sandbox.Image,
+		Runtime: cfg.Containerd.Runtime, RuntimeBinary: cfg.Containerd.RuntimeBinary,
+		RunDir: cfg.RunDir, Cgroups: h.cgroups, CgroupParent: cfg.Sandbox.CgroupParent,
+		Limits: limits(cfg),
+		Slots:  cfg.Sandbox.MaxConcurrent, MaxWaiting: cfg.Queue.MaxWaiting, MaxWait: cfg.Queue.MaxWait.Duration(),
+		PoolMaxAge: cfg.Pool.MaxAge.Duration(),
+		Arch:       runtime.GOARCH,
+		Log:        h.log,
+	}
+	if cfg.Sandbox.UserNamespace {
+		opts.UIDBase = uint32(cfg.Sandbox.UIDBase) //nolint:gosec // the range is checked by config
+	}
+	return opts
+}
+
+// readInput reads a file, or standard input for "-".
+func readInput(name string) (string, error) {
+	if name == "-" {
+		b, err := io.ReadAll(os.Stdin)
+		return string(b), err
+	}
+	b, err := os.ReadFile(name)
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		err = fmt.Errorf("%s: %w", name, path.Err)
+	}
+	return string(b), err
+}
+
+// quiet keeps a one-shot command from telling what only matters to a server.
+func quiet(c config.Logging) config.Logging {
+	if c.Level == "info" {
+		c.Level = "warn"
+	}
+	return c
+}
+
+// withHost calls do with a connection to containerd.
+func withHost(ctx context.Context, cfg config.Config, do func(*host) error) error {
+	h, err := connect(ctx, cfg, logger(quiet(cfg.Logging)), false)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(h), h.Close())
+}
+
+// closeTimeout bounds the removal of the last sandbox.
+const closeTimeout = time.Minute
+
+// withRunner calls do with a runner that keeps no pool and has not looked for
+// an image yet.
+func withRunner(ctx context.Context, cfg config.Config, do func(*runner.Runner) error) error {
+	return withHost(ctx, cfg, func(h *host) error {
+		r, err := runner.New(h.runnerOptions())
+		if err != nil {
+			return err
+		}
+		err = do(r)
+		closeCtx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), closeTimeout, errors.New("sandboxes are left, the next sweep removes them"))
+		defer cancel()
+		return errors.Join(err, r.Close(closeCtx))
+	})
+}

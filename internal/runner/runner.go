@@ -1,0 +1,301 @@
+// Package runner runs programs in sandboxes on containerd: it prepares a
+// sandbox, delivers one program into it, watches it to its end, and removes
+// every trace. Sandboxes can be prepared before a program is known; a pool
+// decides when, the path is the same.
+//
+// What is known of containerd and its shims, and relied upon here:
+//
+//   - The life of a task is Create (the shim starts, the runtime makes the
+//     container), Start, exit, Delete. Each is a round trip; only what stands
+//     between the program's last act and the answer is on the caller's path,
+//     the rest happens before and after.
+//   - The shim copies between our FIFOs and the container's pipes. It closes
+//     its ends when the last process in the container has closed theirs.
+//     Whoever stops reading stalls the program; whoever deletes before the
+//     end of file loses output.
+//   - A cancelled context in the middle of a removal leaks the shim, so
+//     removals run on contexts of their own.
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	"code-execution-sandbox/internal/admit"
+	"code-execution-sandbox/internal/cgroup"
+	"code-execution-sandbox/internal/sandbox"
+)
+
+// uidsPerSandbox is the size of the user namespace of a sandbox. 65536 lets
+// every id an image can sensibly name exist inside.
+const uidsPerSandbox = 1 << 16
+
+// Stages of a call, as told to Options.Stage.
+const (
+	StageQueue   = "queue"
+	StagePrepare = "prepare"
+	StageRun     = "run"
+	StageDispose = "dispose"
+)
+
+// Options are the settings of a Runner. Fields without a remark are required.
+type Options struct {
+	// Client is connected to containerd, with Namespace as its default.
+	Client    *containerd.Client
+	Namespace string
+	// Snapshotter and ImageName say where the root file system comes from.
+	Snapshotter, ImageName string
+	// Runtime is the name of the shim, such as "io.containerd.runc.v2".
+	Runtime string
+	// RuntimeBinary is the OCI runtime the shim calls; empty for its default.
+	RuntimeBinary string
+	// RunDir is an absolute path on a tmpfs that the shims can reach.
+	RunDir       string
+	Cgroups      *cgroup.Host
+	CgroupParent string
+	Limits       sandbox.Limits
+	// Slots is how many programs run at a time; MaxWaiting and MaxWait bound
+	// the queue for them.
+	Slots, MaxWaiting int
+	MaxWait           time.Duration
+	// Pool says how many sandboxes wait prepared for each language. Empty
+	// means that each is prepared when it is needed.
+	Pool map[sandbox.Language]int
+	// PoolMaxAge is the age at which a prepared sandbox is replaced.
+	PoolMaxAge time.Duration
+	// UIDBase is the first host id of the user namespaces; zero runs without.
+	UIDBase uint32
+	// AppArmorProfile is the name of a loaded profile; empty for none.
+	AppArmorProfile string
+	// Arch is the architecture of the host as Go names it.
+	Arch string
+	// SelfTest refuses programs until a sandbox has shown from inside that
+	// its limits hold.
+	SelfTest bool
+	// Stage, when set, is told how long each stage took.
+	Stage func(stage string, took time.Duration)
+	// Log, when nil, is slog's default.
+	Log *slog.Logger
+}
+
+// Runner is a sandbox.Executor on containerd. Create it with New, end it with
+// Close.
+type Runner struct {
+	opts           Options
+	log            *slog.Logger
+	containers     containers.Store
+	tasks          tasks.TasksClient
+	runtimeOptions typeurl.Any
+	instance       *instance
+	gate           *admit.Gate
+	pool           *pool
+	// rooms holds the numbers of the sandboxes that may still be made. A room
+	// is taken before a sandbox is prepared and comes back when it is gone,
+	// so it bounds all that exist and owns a range of user ids.
+	rooms chan int
+	// busy counts calls, disposals and the pool's work.
+	busy sync.WaitGroup
+
+	mu       sync.Mutex
+	rootfs   *rootfs      // guarded by mu; nil until an image was found
+	notReady error        // guarded by mu; nil or *sandbox.NotReadyError
+	lost     map[int]*box // guarded by mu; rooms whose sandbox could not be removed
+	closed   bool         // guarded by mu
+}
+
+var _ sandbox.Executor = (*Runner)(nil)
+
+// New makes a Runner. Nothing runs until Refresh has found an image.
+func New(opts Options) (*Runner, error) {
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	if opts.Stage == nil {
+		opts.Stage = func(string, time.Duration) {}
+	}
+	pooled := 0
+	for _, n := range opts.Pool {
+		pooled += n
+	}
+	// As many again as may run can be on their way out.
+	rooms := 2*opts.Slots + pooled
+	if last := uint64(opts.UIDBase) + uint64(rooms)*uidsPerSandbox; last > 1<<32-1 {
+		return nil, fmt.Errorf("user ids: %d ranges from %d do not fit below 2^32", rooms, opts.UIDBase)
+	}
+	// The type is registered by its protobuf name, which every shim knows.
+	runtimeOptions, err := typeurl.MarshalAny(&runcoptions.Options{BinaryName: opts.RuntimeBinary})
+	if err != nil {
+		return nil, fmt.Errorf("encode runtime options: %w", err)
+	}
+	inst, err := newInstance(opts.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	r := &Runner{
+		opts: opts, log: opts.Log,
+		containers:     opts.Client.ContainerService(),
+		tasks:          opts.Client.TaskService(),
+		runtimeOptions: runtimeOptions,
+		instance:       inst,
+		gate:           admit.New(opts.Slots, opts.MaxWaiting, opts.MaxWait),
+		rooms:          make(chan int, rooms),
+		notReady:       &sandbox.NotReadyError{Check: "image", Reason: "not looked for yet"},
+		lost:           map[int]*box{},
+	}
+	r.pool = newPool(r)
+	for i := range rooms {
+		r.rooms <- i
+	}
+	return r, nil
+}
+
+// Execute runs one program; see sandbox.Executor.
+func (r *Runner) Execute(ctx context.Context, req sandbox.Request) (*sandbox.Result, error) {
+	if err := r.opts.Limits.Check(&req); err != nil {
+		return nil, err
+	}
+	if err := r.begin(); err != nil {
+		return nil, err
+	}
+	defer r.busy.Done()
+	leave, queued, err := r.gate.Enter(ctx)
+	if busy := (*admit.Busy)(nil); errors.As(err, &busy) {
+		return nil, &sandbox.BusyError{Running: busy.Running, Queued: busy.Queued, Waited: busy.Waited}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("wait for a slot: %w", err)
+	}
+	defer leave()
+	r.opts.Stage(StageQueue, queued)
+	if req.Started != nil {
+		req.Started()
+	}
+	b, err := r.take(ctx, req.Language)
+	if err != nil {
+		return nil, r.fault(ctx, err)
+	}
+	res, err := b.run(ctx, &req)
+	r.disposeLater(ctx, b)
+	r.pool.wake()
+	if err != nil {
+		return nil, r.fault(ctx, err)
+	}
+	res.Queued = queued
+	r.opts.Stage(StageRun, res.Duration)
+	return res, nil
+}
+
+// begin enters a call, or says why none can be taken.
+func (r *Runner) begin() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return &sandbox.NotReadyError{Check: "shutdown", Reason: "the server is shutting down"}
+	}
+	if r.notReady != nil {
+		return r.notReady
+	}
+	r.busy.Add(1)
+	return nil
+}
+
+// take returns a sandbox that waits for a program: one from the pool, or one
+// made now.
+func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) {
+	fs := r.current()
+	if b := r.pool.take(ctx, lang, fs); b != nil {
+		return b, nil
+	}
+	select {
+	case room := <-r.rooms:
+		return r.prepare(ctx, lang, fs, room)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(prepareTimeout):
+		return nil, fmt.Errorf("no room for a sandbox: %w", sandbox.ErrUnavailable)
+	}
+}
+
+// fault gives an error of ours its kind.
+func (r *Runner) fault(ctx context.Context, err error) error {
+	for _, kind := range []error{sandbox.ErrUnavailable, sandbox.ErrBusy, sandbox.ErrInvalid} {
+		if errors.Is(err, kind) {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return err // the caller left, which is nobody's fault
+	}
+	if errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: %w", sandbox.ErrInternal, err)
+}
+
+// disposeLater disposes of b off the caller's path and then gives its room
+// back. A sandbox that cannot be removed keeps its room until the janitor has
+// removed it, so that nothing of it can meet a later one.
+func (r *Runner) disposeLater(ctx context.Context, b *box) {
+	ctx = context.WithoutCancel(ctx)
+	r.busy.Go(func() {
+		start := time.Now()
+		if err := b.dispose(ctx); err != nil {
+			r.log.Error("sandbox not removed, its room stays closed", "sandbox", b.id, "room", b.room, "error", err)
+			r.mu.Lock()
+			r.lost[b.room] = b
+			r.mu.Unlock()
+			return
+		}
+		r.opts.Stage(StageDispose, time.Since(start))
+		r.rooms <- b.room
+	})
+}
+
+// Close ends the Runner: it takes no more calls, waits for those that run and
+// removes what is prepared. ctx bounds the wait; what is left then is removed
+// by the next sweep.
+func (r *Runner) Close(ctx context.Context) error {
+	r.mu.Lock()
+	again := r.closed
+	r.closed = true
+	r.mu.Unlock()
+	if again {
+		return nil
+	}
+	r.pool.close(ctx)
+	done := make(chan struct{})
+	go func() {
+		r.busy.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return r.instance.close()
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("close runner: %w", context.Cause(ctx)), r.instance.close())
+	}
+}
+
+// Load returns how many programs run, how many calls wait, and how many
+// sandboxes are prepared for each language.
+func (r *Runner) Load() (running, queued int, prepared map[sandbox.Language]int) {
+	running, queued = r.gate.Load()
+	return running, queued, r.pool.sizes()
+}
+
+// languages returns the languages the pool keeps, in a fixed order.
+func (o *Options) languages() []sandbox.Language {
+	return slices.DeleteFunc(sandbox.Languages(), func(l sandbox.Language) bool { return o.Pool[l] == 0 })
+}
