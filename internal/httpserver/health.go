@@ -1,0 +1,69 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"code-execution-sandbox/internal/sandbox"
+)
+
+// health answers /healthz.
+type health struct {
+	check   HealthChecker
+	version string
+
+	mu      sync.Mutex
+	err     error     // guarded by mu; what check said last
+	checked time.Time // guarded by mu; when, zero for never
+}
+
+const (
+	// healthAge is how long an answer stays good: anyone may ask, and every
+	// question goes on to containerd.
+	healthAge = time.Second
+	// healthTimeout is the time after which a check that does not answer has
+	// failed.
+	healthTimeout = 3 * time.Second
+)
+
+func (h *health) serve(w http.ResponseWriter, r *http.Request, draining bool) {
+	err := errShutdown
+	if !draining {
+		err = h.ask(r.Context())
+	}
+	if err == nil {
+		answer(w, http.StatusOK, struct {
+			Status  string `json:"status"`
+			Version string `json:"version,omitempty"`
+		}{"ok", h.version})
+		return
+	}
+	notReady := &sandbox.NotReadyError{Check: "internal", Reason: "the check failed; the server's log has more"}
+	if errors.Is(err, context.DeadlineExceeded) {
+		notReady.Reason = "the check did not end in time"
+	}
+	errors.As(err, &notReady)
+	answer(w, http.StatusServiceUnavailable, struct {
+		Status string `json:"status"`
+		Check  string `json:"check"`
+		Reason string `json:"reason"`
+	}{"unavailable", notReady.Check, notReady.Reason})
+}
+
+// ask returns the last answer while it is fresh, or asks once for all who wait.
+func (h *health) ask(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.checked.IsZero() && time.Since(h.checked) < healthAge {
+		return h.err
+	}
+	// Not ended by a client that goes away: others wait for the same answer.
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), healthTimeout, errors.New("health check timed out"))
+	defer cancel()
+	h.err = h.check.Health(ctx)
+	h.checked = time.Now()
+	return h.err
+}

@@ -1,0 +1,298 @@
+// Package httpserver is the HTTP side of the service: who may call, how large a
+// request may be, how long a connection may stay silent, how a call ends when
+// its client goes away, and how the service ends.
+//
+//	POST /mcp      the MCP endpoint; bearer token
+//	GET  /healthz  200 or 503 with the reason; no token
+//	GET  /metrics  Prometheus; bearer token
+//
+// Everything else is a 404. Errors of this package are JSON, as in OAuth:
+// {"error": one word, "error_description": what to do}. Clients show the body
+// to their user, and some can parse nothing else.
+package httpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
+
+	"code-execution-sandbox/internal/sandbox"
+)
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	readTimeout       = 30 * time.Second // of a whole request
+	idleTimeout       = 2 * time.Minute
+	writeTimeout      = 30 * time.Second // of one write; see response
+	maxHeaderBytes    = 32 << 10
+
+	// answerTime is how long calls that were ended by a shutdown may take to
+	// kill their program and to answer.
+	answerTime = 10 * time.Second
+)
+
+// Options say what is served, and to whom.
+type Options struct {
+	// MCP answers the MCP endpoint: the handler of an mcpserver.Server.
+	// Required.
+	MCP http.Handler
+	// Health is asked by /healthz. Required.
+	Health HealthChecker
+	// Gatherer gives the metrics of /metrics. Nil answers 404 there.
+	Gatherer prometheus.Gatherer
+	// Registerer takes the metrics of this package. Nil leaves them out.
+	Registerer prometheus.Registerer
+	// Tokens are the bearer tokens accepted. At least one is required.
+	Tokens []Token
+	// AllowedOrigins lists the Origin headers, such as https://app.example,
+	// accepted beside none at all and, on a loopback connection, loopback
+	// ones. Browsers of these origins are answered with CORS headers.
+	AllowedOrigins []string
+	// AllowedHosts lists the Host headers accepted, without regard to the port
+	// unless one is given. Empty accepts every Host on connections that are
+	// not loopback ones. On a loopback connection loopback names are accepted
+	// besides, and a foreign name never unless it is listed: it means DNS
+	// rebinding.
+	AllowedHosts []string
+	// MaxBodyBytes bounds the body of a request. Zero means 8 MiB. See
+	// mcpserver.MaxBodyBytes.
+	MaxBodyBytes int64
+	// MaxConnections bounds the open connections; more wait in the kernel's
+	// backlog. Zero means no bound.
+	MaxConnections int
+	// KeepAlive is the time of silence after which a call that runs sends an
+	// SSE comment. Zero means 5 s.
+	KeepAlive time.Duration
+	// ShutdownGrace is how long running calls may go on when Serve is told to
+	// end. Zero ends them at once.
+	ShutdownGrace time.Duration
+	// Version is told by /healthz.
+	Version string
+	// Logger takes refusals at level warn and requests at level debug. Nil
+	// discards them.
+	Logger *slog.Logger
+}
+
+// HealthChecker knows whether the service can run programs.
+type HealthChecker interface {
+	// Health returns nil, or an error that is a *sandbox.NotReadyError where
+	// the reason is known. It is called at most about once a second.
+	Health(ctx context.Context) error
+}
+
+// Server is the HTTP side of the service. Create it with New.
+type Server struct {
+	opts     Options
+	tokens   tokens
+	hosts    hosts
+	origins  origins
+	metrics  http.Handler // nil without a Gatherer
+	health   *health
+	calls    calls
+	refusals *prometheus.CounterVec // reason
+
+	draining atomic.Bool
+}
+
+// New returns a Server, or an error that says which option is wrong.
+func New(opts Options) (*Server, error) {
+	if opts.MCP == nil || opts.Health == nil {
+		return nil, errors.New("http server: MCP and Health are required")
+	}
+	if opts.MaxBodyBytes == 0 {
+		opts.MaxBodyBytes = 8 << 20
+	}
+	if opts.KeepAlive == 0 {
+		opts.KeepAlive = 5 * time.Second
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{opts: opts, hosts: newHosts(opts.AllowedHosts), origins: newOrigins(opts.AllowedOrigins)}
+	var err error
+	if s.tokens, err = newTokens(opts.Tokens); err != nil {
+		return nil, fmt.Errorf("http server: %w", err)
+	}
+	s.health = &health{check: opts.Health, version: opts.Version}
+	if opts.Gatherer != nil {
+		s.metrics = promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
+			ErrorLog: slog.NewLogLogger(opts.Logger.Handler(), slog.LevelWarn),
+		})
+	}
+	s.refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "code_execution_sandbox", Name: "http_refusals_total",
+		Help: "HTTP requests that were refused before anything in them was looked at, by reason.",
+	}, []string{"reason"})
+	for _, reason := range []string{"token", "host", "origin", "too_large", "shutting_down"} {
+		s.refusals.WithLabelValues(reason)
+	}
+	if opts.Registerer != nil {
+		opts.Registerer.MustRegister(s.refusals)
+	}
+	return s, nil
+}
+
+// Serve answers on ln until ctx ends. Then it closes ln, refuses new calls, and
+// returns nil when the running ones have been answered: those still running
+// after the grace are ended first. An error means that ln failed, or that calls
+// did not end in time.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	if s.opts.MaxConnections > 0 {
+		ln = netutil.LimitListener(ln, s.opts.MaxConnections)
+	}
+	server := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		// WriteTimeout would end streams; response bounds each write instead.
+		ErrorLog: slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(ln) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve http: %w", err)
+	case <-ctx.Done():
+	}
+
+	s.draining.Store(true)
+	s.opts.Logger.InfoContext(ctx, "shutting down", "grace", s.opts.ShutdownGrace)
+	stopping, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opts.ShutdownGrace+answerTime)
+	defer stop()
+	grace := time.AfterFunc(s.opts.ShutdownGrace, func() { s.calls.endAll(errShutdown) })
+	defer grace.Stop()
+	if server.Shutdown(stopping) == nil {
+		return nil
+	}
+	_ = server.Close() // what is left are connections, and their errors are not ours
+	if n := s.calls.count(); n > 0 {
+		return fmt.Errorf("shut down http: %d calls did not end in time", n)
+	}
+	return nil
+}
+
+// errShutdown is the cause of the end of a call that outlived the grace.
+var errShutdown error = &sandbox.NotReadyError{Check: "shutdown", Reason: "the server is shutting down"}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	begin := time.Now()
+	w := newResponse(rw)
+	defer func() {
+		p := recover()
+		if p != nil && p != http.ErrAbortHandler {
+			s.opts.Logger.ErrorContext(r.Context(), "panic in an HTTP handler", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+		}
+		if p != nil && w.status() == 0 {
+			fail(w, http.StatusInternalServerError, "internal_error", "internal error; the server's log has more")
+			p = nil
+		}
+		w.end()
+		s.opts.Logger.DebugContext(r.Context(), "http request", "method", r.Method, "path", r.URL.Path,
+			"status", w.status(), "remote", r.RemoteAddr, "ms", time.Since(begin).Milliseconds())
+		if p != nil {
+			panic(http.ErrAbortHandler) // half an answer must not look whole
+		}
+	}()
+	s.route(w, r)
+}
+
+func (s *Server) route(w *response, r *http.Request) {
+	switch r.URL.Path {
+	case "/mcp":
+		if s.admit(w, r) {
+			s.serveMCP(w, r)
+		}
+	case "/healthz":
+		if method(w, r, http.MethodGet, http.MethodHead) {
+			s.health.serve(w, r, s.draining.Load())
+		}
+	case "/metrics":
+		if s.metrics != nil {
+			if s.admit(w, r) && method(w, r, http.MethodGet, http.MethodHead) {
+				s.metrics.ServeHTTP(w, r)
+			}
+			return
+		}
+		fallthrough
+	default:
+		// Clients look for OAuth metadata at several well-known places and
+		// start a registration when they cannot read the answer.
+		fail(w, http.StatusNotFound, "not_found", "the MCP endpoint is POST /mcp with a static bearer token; there is no OAuth")
+	}
+}
+
+// admit checks where a request comes from and who sends it. It answers it and
+// returns false when it goes no further.
+func (s *Server) admit(w *response, r *http.Request) bool {
+	if !s.hosts.allow(r) {
+		s.refuse(w, r, http.StatusForbidden, "host", "forbidden_host", "this Host is not allowed; the server's allowed_hosts lists those that are")
+		return false
+	}
+	if !s.origins.allow(r) {
+		s.refuse(w, r, http.StatusForbidden, "origin", "forbidden_origin", "this Origin is not allowed; the server's allowed_origins lists those that are")
+		return false
+	}
+	if s.origins.answerCORS(w, r) {
+		return false
+	}
+	return s.authenticate(w, r)
+}
+
+// refuse answers with an error and counts it.
+func (s *Server) refuse(w *response, r *http.Request, status int, reason, code, description string) {
+	s.refusals.WithLabelValues(reason).Inc()
+	s.opts.Logger.DebugContext(r.Context(), "http request refused", "reason", reason, "remote", r.RemoteAddr)
+	fail(w, status, code, description)
+}
+
+// method answers 405 and returns false unless r uses one of the methods.
+func method(w http.ResponseWriter, r *http.Request, allowed ...string) bool {
+	list := ""
+	for i, m := range allowed {
+		if r.Method == m {
+			return true
+		}
+		if i > 0 {
+			list += ", "
+		}
+		list += m
+	}
+	w.Header().Set("Allow", list)
+	fail(w, http.StatusMethodNotAllowed, "method_not_allowed", "use "+list)
+	return false
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, status int, code, description string) {
+	answer(w, status, struct {
+		Error       string `json:"error"`
+		Description string `json:"error_description"`
+	}{code, description})
+}
+
+// answer writes v as JSON.
+func answer(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // only plain structs come here
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
+}
