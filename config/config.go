@@ -107,17 +107,13 @@ type Sandbox struct {
 	ShmSize       Size `toml:"shm_size" range:"64k..1024g"`
 	UserNamespace bool `toml:"user_namespace"`
 	// UIDBase is the first host uid of the first sandbox; each sandbox that
-	// exists at one time has UIDsPerSandbox of its own from there on.
+	// exists at one time has 65536 of its own from there on.
 	UIDBase      int64  `toml:"uid_base" range:"65536..4294836224"`
 	CgroupParent string `toml:"cgroup_parent" is:"cgroup"`
 	// AllowMissing names the protections without which the server still starts
 	// on a host that cannot give them.
 	AllowMissing []string `toml:"allow_missing" oneof:"user_namespace|seccomp|memory_limit|pids_limit|cpu_limit"`
 }
-
-// UIDsPerSandbox is the size of a sandbox's host uid range, the whole 16-bit
-// range, so that nobody (65534) and every id of the image is mapped.
-const UIDsPerSandbox = 65536
 
 // Queue is where calls wait while Sandbox.MaxConcurrent others run.
 type Queue struct {

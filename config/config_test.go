@@ -165,7 +165,7 @@ func TestParseErrors(t *testing.T) {
 		{"file systems", "[sandbox]\nmemory_limit = \"80m\"", `c.toml:2: sandbox.tmpfs_size: 64m and sandbox.shm_size 16m are not less together than sandbox.memory_limit, which is 80m and pays for both`},
 		{"code", "[sandbox]\nmax_code_bytes = \"1m\"\ntmpfs_size = \"1m\"", `c.toml:2: sandbox.max_code_bytes: 1m is not less than sandbox.tmpfs_size, which is 1m and holds the program`},
 		{"directories", "run_dir = \"/srv/x\"\ndata_dir = \"/srv/x\"", `c.toml:2: data_dir: "/srv/x" is run_dir too, use another directory`},
-		{"ids", "sandbox.uid_base = 4294836224\n[pool]\npython = 1\nbash = 0", `c.toml:1: sandbox.uid_base: 4294836224 leaves no room below 2^32 for 5 ranges of 65536 ids (sandbox.max_concurrent, pool.python and pool.bash), allowed is up to 4294574080`},
+		{"ids", "sandbox.uid_base = 4294836224\n[pool]\npython = 1\nbash = 0", `c.toml:1: sandbox.uid_base: 4294836224 leaves no room below 2^32 for 9 times 65536 ids (2 x sandbox.max_concurrent + pool.python + pool.bash), allowed is up to 4294311936`},
 		{"ids in between", "sandbox.uid_base = 1000000", `c.toml:1: sandbox.uid_base: 1000000 is not a multiple of 65536`},
 
 		{"syntax", "a = 1\nb = = 2", `c.toml:2: expected value but found '=' instead`},

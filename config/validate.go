@@ -125,16 +125,18 @@ func (c *Config) validate(fs *faults) {
 	if c.DataDir == c.RunDir {
 		fs.across([]string{"data_dir", "run_dir"}, "%q is run_dir too, use another directory", c.DataDir)
 	}
-	// The highest range stays free: its last id, 2^32-1, means "no id".
-	const ids = 1 << 32
-	slots := int64(s.MaxConcurrent + c.Pool.Python + c.Pool.Bash)
-	if s.UIDBase+slots*UIDsPerSandbox > ids-UIDsPerSandbox {
+	// Besides those that run and those that stand prepared, as many as run can
+	// be on their way out. The highest range stays free: its last id, 2^32-1,
+	// means "no id".
+	const all, each = 1 << 32, 1 << 16
+	sandboxes := int64(2*s.MaxConcurrent + c.Pool.Python + c.Pool.Bash)
+	if s.UIDBase+sandboxes*each > all-each {
 		fs.across([]string{"sandbox.uid_base", "sandbox.max_concurrent", "pool.python", "pool.bash"},
-			"%d leaves no room below 2^32 for %d ranges of %d ids (sandbox.max_concurrent, pool.python and pool.bash), allowed is up to %d",
-			s.UIDBase, slots, UIDsPerSandbox, ids-(slots+1)*UIDsPerSandbox)
+			"%d leaves no room below 2^32 for %d times %d ids (2 x sandbox.max_concurrent + pool.python + pool.bash), allowed is up to %d",
+			s.UIDBase, sandboxes, each, all-(sandboxes+1)*each)
 	}
-	if s.UIDBase%UIDsPerSandbox != 0 && !fs.bad["sandbox.uid_base"] {
-		fs.add("sandbox.uid_base", "%d is not a multiple of %d", s.UIDBase, UIDsPerSandbox)
+	if s.UIDBase%each != 0 && !fs.bad["sandbox.uid_base"] {
+		fs.add("sandbox.uid_base", "%d is not a multiple of %d", s.UIDBase, each)
 	}
 }
 
