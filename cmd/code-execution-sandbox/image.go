@@ -74,7 +74,7 @@ func imageStatusCommand(a *app) *cobra.Command {
 					return err
 				}
 				fmt.Printf("name      %s\ndigest    %s\nsource    %s\nlayers    %d, %s\ncreated   %s\ncontains  %s\n",
-					img.Name, img.Digest, img.SourceID, img.Layers, megabytes(img.Size), img.Created.UTC().Format(time.RFC3339), img.Labels["code-execution-sandbox.environment"])
+					img.Name, img.Digest, img.SourceID, img.Layers, megabytes(img.Size), img.Created.UTC().Format(time.RFC3339), img.Environment)
 				return nil
 			})
 		},

@@ -102,11 +102,14 @@ func (r *Runner) findRootfs(ctx context.Context) (*rootfs, error) {
 // why there are none, and says so when that is news.
 func (r *Runner) setReady(fs *rootfs, err error) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	was, had := r.notReady, r.rootfs
 	r.notReady = err
 	if fs != nil {
 		r.rootfs = fs
+	}
+	r.mu.Unlock()
+	if fs != nil && fs != had {
+		r.opts.ImageChanged(fs.image)
 	}
 	switch {
 	case err != nil && (was == nil || was.Error() != err.Error()):

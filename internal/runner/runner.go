@@ -33,6 +33,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 
+	"code-execution-sandbox/image"
 	"code-execution-sandbox/internal/admit"
 	"code-execution-sandbox/internal/cgroup"
 	"code-execution-sandbox/internal/sandbox"
@@ -86,6 +87,9 @@ type Options struct {
 	SelfTest bool
 	// Stage, when set, is told how long each stage took.
 	Stage func(stage string, took time.Duration)
+	// ImageChanged, when set, is told of the image that sandboxes use from now
+	// on.
+	ImageChanged func(image.Image)
 	// Log, when nil, is slog's default.
 	Log *slog.Logger
 }
@@ -124,6 +128,9 @@ func New(opts Options) (*Runner, error) {
 	}
 	if opts.Stage == nil {
 		opts.Stage = func(string, time.Duration) {}
+	}
+	if opts.ImageChanged == nil {
+		opts.ImageChanged = func(image.Image) {}
 	}
 	pooled := 0
 	for _, n := range opts.Pool {
@@ -288,11 +295,23 @@ func (r *Runner) Close(ctx context.Context) error {
 	}
 }
 
-// Load returns how many programs run, how many calls wait, and how many
-// sandboxes are prepared for each language.
-func (r *Runner) Load() (running, queued int, prepared map[sandbox.Language]int) {
-	running, queued = r.gate.Load()
-	return running, queued, r.pool.sizes()
+// Load is what a Runner has to do at one moment.
+type Load struct {
+	// Running and Queued count calls, Prepared the sandboxes that wait for a
+	// program, Quarantined those that could not be removed.
+	Running, Queued, Quarantined int
+	Prepared                     map[sandbox.Language]int
+}
+
+// Load tells what r has to do now.
+func (r *Runner) Load() Load {
+	var l Load
+	l.Running, l.Queued = r.gate.Load()
+	l.Prepared = r.pool.sizes()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.Quarantined = len(r.lost)
+	return l
 }
 
 // languages returns the languages the pool keeps, in a fixed order.
