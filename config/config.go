@@ -31,10 +31,12 @@ type Config struct {
 	AuthTokenEnv string `toml:"auth_token_env" is:"variable" secret:"true"`
 	// AuthTokenFile is a file of tokens, empty for none. See Config.Tokens.
 	AuthTokenFile string `toml:"auth_token_file" is:"optional path" secret:"true"`
-	// AllowedOrigins lists the Origin headers accepted beside none at all.
+	// AllowedOrigins lists the Origin headers accepted beside none at all and,
+	// on a loopback address, those of this host.
 	AllowedOrigins []string `toml:"allowed_origins" is:"origin"`
 	// AllowedHosts lists the Host headers accepted, without regard to the port
-	// unless one is given. Empty accepts every Host.
+	// unless one is given. Empty accepts every Host, but on a loopback address
+	// only the names of this host.
 	AllowedHosts []string `toml:"allowed_hosts" is:"host"`
 	// MaxConnections bounds the open TCP connections.
 	MaxConnections int `toml:"max_connections" range:"1..65536"`
@@ -83,7 +85,8 @@ type Containerd struct {
 
 // Docker is where the runtime image is fetched from.
 type Docker struct {
-	// Socket is Docker's API socket, empty for /var/run/docker.sock.
+	// Socket is Docker's API socket, empty for that of DOCKER_HOST, else
+	// /var/run/docker.sock.
 	Socket string `toml:"socket" is:"optional path"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -84,7 +85,7 @@ func (f field) allowed() string {
 }
 
 func (f field) many(one string) string {
-	if _, isList := f.value.Interface().([]string); isList {
+	if f.value.Kind() == reflect.Slice {
 		return "a list of: " + one
 	}
 	return one
