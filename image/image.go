@@ -32,9 +32,11 @@ const (
 	// labelVerified is the value of verifiedAs for the verified image. It names
 	// the digest, so it proves nothing once the record points elsewhere.
 	labelVerified = "code-execution-sandbox/image.verified"
+	// labelEnvironment is Image.Environment.
+	labelEnvironment = "code-execution-sandbox/image.environment"
 	// rules is raised whenever verify becomes stricter, so that an image that
 	// passed older rules is looked at again.
-	rules = "1"
+	rules = "2"
 
 	// remedy ends every reason why the image is not ready.
 	remedy = "type: code-execution-sandbox image import"
@@ -60,6 +62,9 @@ type Image struct {
 	SourceID string
 	// Created is when the image was built, zero when the image does not tell.
 	Created time.Time
+	// Environment says in a sentence or two what a program finds in the image:
+	// the text of environmentFile, empty when the image has none.
+	Environment string
 	// Labels are those of the image's own config, for display only: nothing
 	// in them decides how a sandbox is made.
 	Labels map[string]string
@@ -96,7 +101,8 @@ func find(ctx context.Context, client *containerd.Client, name, snapshotter stri
 	if err != nil {
 		return Image{}, "", err
 	}
-	img.Name, img.Snapshotter, img.SourceID = name, snapshotter, record.Labels[labelSource]
+	img.Name, img.Snapshotter = name, snapshotter
+	img.SourceID, img.Environment = record.Labels[labelSource], record.Labels[labelEnvironment]
 	if _, err := client.SnapshotService(snapshotter).Stat(ctx, img.ChainID); errdefs.IsNotFound(err) {
 		return img, fmt.Sprintf("image %s is not unpacked in snapshotter %s", name, snapshotter), nil
 	} else if err != nil {

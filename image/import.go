@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -79,7 +80,7 @@ const (
 //
 // The caller must be root in the mount namespace of containerd: verifying
 // mounts the image, out of everybody else's sight.
-func Import(ctx context.Context, client *containerd.Client, opts Options, src Source) (_ Image, _ Outcome, err error) {
+func Import(ctx context.Context, client *containerd.Client, opts Options, src Source) (_ Image, _ Outcome, retErr error) {
 	if opts.Snapshotter == "" {
 		opts.Snapshotter = "overlayfs"
 	}
@@ -104,20 +105,24 @@ func Import(ctx context.Context, client *containerd.Client, opts Options, src So
 		defer cancel()
 		// Synchronous: what the old image held is free when we return.
 		if e := client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); e != nil && !errdefs.IsNotFound(e) {
-			err = errors.Join(err, fmt.Errorf("import image: delete lease: %w", e))
+			retErr = errors.Join(retErr, fmt.Errorf("import image: delete lease: %w", e))
 		}
 	}()
 
-	old, oldErr := client.ImageService().Get(ctx, opts.Name)
-	if oldErr != nil && !errdefs.IsNotFound(oldErr) {
-		return Image{}, "", fmt.Errorf("import image: look for %s: %w", opts.Name, oldErr)
+	old, err := client.ImageService().Get(ctx, opts.Name)
+	known := err == nil
+	if err != nil && !errdefs.IsNotFound(err) {
+		return Image{}, "", fmt.Errorf("import image %s: look for it: %w", opts.Name, err)
 	}
-	if oldErr == nil && id != "" && old.Labels[labelSource] == id {
-		img, why, err := find(ctx, client, opts.Name, opts.Snapshotter)
-		if err == nil && why == "" {
-			return img, Unchanged, nil
+	now, why, err := find(ctx, client, opts.Name, opts.Snapshotter)
+	if err != nil {
+		return Image{}, "", fmt.Errorf("import image %s: look for it: %w", opts.Name, err)
+	}
+	if known && id != "" && old.Labels[labelSource] == id {
+		if why == "" {
+			return now, Unchanged, nil
 		}
-		img, err = install(ctx, client, opts, old.Target, id)
+		img, err := install(ctx, client, opts, old.Target, id)
 		if err == nil {
 			return img, Repaired, nil
 		}
@@ -132,13 +137,12 @@ func Import(ctx context.Context, client *containerd.Client, opts Options, src So
 		return Image{}, "", fmt.Errorf("import image %s: %w", opts.Name, err)
 	}
 	outcome := Imported
-	switch {
-	case oldErr == nil && old.Target.Digest == target.Digest:
+	switch same := old.Target.Digest == target.Digest; {
+	case same && why == "" && now.SourceID == id:
+		return now, Unchanged, nil
+	case same:
 		outcome = Repaired
-		if img, why, err := find(ctx, client, opts.Name, opts.Snapshotter); err == nil && why == "" && img.SourceID == id {
-			return img, Unchanged, nil
-		}
-	case oldErr == nil:
+	case known:
 		outcome = Replaced
 	}
 	img, err := install(ctx, client, opts, target, id)
@@ -206,11 +210,12 @@ func choose(ctx context.Context, store content.Provider, index ocispec.Descripto
 	if slices.ContainsFunc(found, named) {
 		found = slices.DeleteFunc(slices.Clone(found), func(d ocispec.Descriptor) bool { return !named(d) })
 	}
-	// One entry for each tag of the same image.
-	same := func(a, b ocispec.Descriptor) bool { return a.Digest == b.Digest }
-	found = slices.CompactFunc(slices.Clone(found), same)
+	// There is an entry for each tag, also where several name the same image.
+	found = slices.Clone(found)
+	slices.SortFunc(found, func(a, b ocispec.Descriptor) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
+	found = slices.CompactFunc(found, func(a, b ocispec.Descriptor) bool { return a.Digest == b.Digest })
 	if len(found) != 1 {
-		return nil, none, fmt.Errorf("the archive holds %d images and none of them is called %s: save that one alone", len(found), name)
+		return nil, none, fmt.Errorf("the archive holds %d images, and not one called %s: save that one alone", len(found), name)
 	}
 	seen, target, err := forHost(ctx, store, found[0])
 	if err != nil {
@@ -268,10 +273,7 @@ func install(ctx context.Context, client *containerd.Client, opts Options, targe
 		return Image{}, err
 	}
 	img.Name, img.Snapshotter, img.SourceID = opts.Name, opts.Snapshotter, id
-	record := images.Image{Name: opts.Name, Target: target, Labels: map[string]string{
-		labelSource:   id,
-		labelVerified: verifiedAs(img),
-	}}
+	record := images.Image{Name: opts.Name, Target: target}
 
 	opts.Progress(Progress{Step: StepUnpack})
 	// Unpack also makes the config refer to the snapshot, so that the record
@@ -280,14 +282,17 @@ func install(ctx context.Context, client *containerd.Client, opts Options, targe
 		return Image{}, fmt.Errorf("unpack: %w", err)
 	}
 	opts.Progress(Progress{Step: StepVerify})
-	if err := verifySnapshot(ctx, client.SnapshotService(opts.Snapshotter), img); err != nil {
+	if err := verify(ctx, client.SnapshotService(opts.Snapshotter), &img); err != nil {
 		return Image{}, fmt.Errorf("verify: %w", err)
 	}
 
+	record.Labels = map[string]string{
+		labelSource: id, labelVerified: verifiedAs(img), labelEnvironment: img.Environment,
+	}
 	store := client.ImageService()
-	_, err = store.Update(ctx, record, "target", "labels")
-	if errdefs.IsNotFound(err) {
-		_, err = store.Create(ctx, record)
+	_, err = store.Create(ctx, record)
+	if errdefs.IsAlreadyExists(err) {
+		_, err = store.Update(ctx, record, "target", "labels")
 	}
 	if err != nil {
 		return Image{}, fmt.Errorf("record image: %w", err)

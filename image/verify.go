@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sys/unix"
@@ -23,6 +24,11 @@ const (
 	launcher = "/usr/lib/code-execution-sandbox/launcher"
 	// sandboxUID is the user of every program.
 	sandboxUID = "1000"
+	// environmentFile is written by image/Dockerfile for the model to read.
+	environmentFile = "/usr/lib/code-execution-sandbox/environment"
+	// maxEnvironment bounds what is kept of it, in bytes; a label of containerd
+	// has 4096 at most, name included.
+	maxEnvironment = 2048
 	// maxOffenders bounds how many problems one error lists.
 	maxOffenders = 20
 )
@@ -51,9 +57,11 @@ func (e *UnfitError) add(format string, args ...any) {
 	e.Offenders = append(e.Offenders, fmt.Sprintf(format, args...))
 }
 
-// verifySnapshot verifies the unpacked tree of img, as the sandbox will see it.
-func verifySnapshot(ctx context.Context, snapshotter snapshots.Snapshotter, img Image) (err error) {
-	key := fmt.Sprintf("code-execution-sandbox-verify-%d-%s", os.Getpid(), img.ChainID)
+// verify looks at the unpacked tree of img as a sandbox will see it, and reads
+// Environment from it. Preconditions: ctx carries a lease.
+func verify(ctx context.Context, snapshotter snapshots.Snapshotter, img *Image) (err error) {
+	lease, _ := leases.FromContext(ctx)
+	key := "code-execution-sandbox-verify-" + lease
 	mounts, err := snapshotter.View(ctx, key, img.ChainID)
 	if err != nil {
 		return fmt.Errorf("view snapshot: %w", err)
@@ -66,7 +74,19 @@ func verifySnapshot(ctx context.Context, snapshotter snapshots.Snapshotter, img 
 		}
 	}()
 	unfit := &UnfitError{Name: img.Name}
-	if err := inside(mounts, func() error { return examine(ctx, unfit) }); err != nil {
+	if img.Layers < 2 {
+		// The overlayfs snapshotter makes it a bind mount. All sandboxes would
+		// then share inodes, and with them file locks to signal with.
+		unfit.add("it has a single layer, two are needed")
+	}
+	err = inside(mounts, func() (err error) {
+		if err := examine(ctx, unfit); err != nil {
+			return err
+		}
+		img.Environment, err = readEnvironment()
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if len(unfit.Offenders) > 0 {
@@ -96,12 +116,20 @@ func inside(mounts []mount.Mount, look func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: the thread is of no other use
+		if unix.Gettid() == unix.Getpid() {
+			// The process's first thread never ends before the process does,
+			// and would keep copies of the host's mounts. Hold it, so that the
+			// next try gets another.
+			defer runtime.UnlockOSThread()
+			done <- inside(mounts, look)
+			return
+		}
 		done <- insideThread(mounts, look)
 	}()
 	return <-done
 }
 
-func insideThread(mounts []mount.Mount, look func() error) (err error) {
+func insideThread(mounts []mount.Mount, look func() error) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("make a mount namespace: %w: run this as root", err)
 	} else if err != nil {
@@ -112,19 +140,9 @@ func insideThread(mounts []mount.Mount, look func() error) (err error) {
 	}
 	// Any directory does; this one is on every host.
 	const target = "/proc"
-	host, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open root directory: %w", err)
-	}
-	defer unix.Close(host)
 	if err := mount.All(mounts, target); err != nil {
 		return fmt.Errorf("mount the image: %w (does containerd share this process's file system?)", err)
 	}
-	// The namespace takes the mount with it, but the process's first thread
-	// never ends before the process does.
-	defer func() {
-		err = errors.Join(err, unix.Fchdir(host), unix.Chroot("."), unix.Unmount(target, unix.MNT_DETACH))
-	}()
 	if err := unix.Chroot(target); err != nil {
 		return fmt.Errorf("enter the image: %w", err)
 	}
@@ -234,6 +252,24 @@ func examineUser(unfit *UnfitError) error {
 	}
 	unfit.add("/etc/passwd has no user with id %s", sandboxUID)
 	return lines.Err()
+}
+
+// readEnvironment is the text of environmentFile on one line.
+func readEnvironment() (string, error) {
+	info, err := os.Lstat(environmentFile)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	file, err := os.Open(environmentFile)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxEnvironment))
+	return strings.Join(strings.Fields(strings.ToValidUTF8(string(text), "")), " "), err
 }
 
 // examineFile checks one entry of the tree for ways to gain or keep anything.

@@ -54,6 +54,10 @@ const (
 	shimSocketName = 64
 )
 
+// ErrInUse says that another process runs a private daemon on the same Root;
+// whoever only needs a containerd can use that one.
+var ErrInUse = errors.New("in use by another process")
+
 // Options say where and how a private daemon runs.
 type Options struct {
 	// Binary is the path of containerd; empty means the one in PATH. Its shim
@@ -191,7 +195,7 @@ func (d *Daemon) prepare() (err error) {
 		}
 	}()
 	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("%s is in use by another process", d.opts.Root)
+		return fmt.Errorf("%s: %w", d.opts.Root, ErrInUse)
 	} else if err != nil {
 		return fmt.Errorf("lock %s: %w", d.opts.Root, err)
 	}
