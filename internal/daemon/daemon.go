@@ -7,7 +7,7 @@
 package daemon
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,6 +47,11 @@ const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 30 * time.Second
 	steady     = time.Minute
+
+	// systemPath is searched after PATH, which may lack where runc is.
+	systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// runcRoot is where shims let runc keep its state (pkg/process in containerd).
+	runcRoot = "/run/containerd/runc"
 
 	// maxSocketPath is what fits in sun_path (unix(7)), its final zero excluded.
 	maxSocketPath = 107
@@ -373,20 +379,22 @@ func (d *Daemon) run() error {
 	cmd.Dir = "/"
 	// Nothing of our own environment: it holds the token, and NOTIFY_SOCKET
 	// and LISTEN_FDS, with which the child would speak for us.
-	cmd.Env = []string{"PATH=" + strings.Join([]string{
-		filepath.Dir(d.opts.Binary), os.Getenv("PATH"), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-	}, ":")}
+	path := filepath.Dir(d.opts.Binary)
+	if own := os.Getenv("PATH"); own != "" {
+		path += ":" + own
+	}
+	cmd.Env = []string{"PATH=" + path + ":" + systemPath}
 	// A session of its own: ^C is for us, who then stop it in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	output, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
+	output := &journal{daemon: d}
+	cmd.Stderr = output
+	// A grandchild may hold the stream; that must not delay the restart.
+	cmd.WaitDelay = time.Second
 	if err := os.Remove(d.opts.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	d.mu.Lock()
-	err = cmd.Start()
+	err := cmd.Start()
 	if err == nil {
 		d.process, d.tail = cmd.Process, nil
 	}
@@ -403,8 +411,8 @@ func (d *Daemon) run() error {
 	if err := os.WriteFile(d.opts.pidPath(), fmt.Append(nil, cmd.Process.Pid, "\n"), 0o600); err != nil {
 		d.log.Error("cannot write containerd's pid", "error", err)
 	}
-	d.forward(output)
 	err = cmd.Wait()
+	output.end()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.process = nil
@@ -417,47 +425,66 @@ func (d *Daemon) run() error {
 	return err
 }
 
-// forward passes the daemon's warnings on, until its end.
-func (d *Daemon) forward(output io.Reader) {
-	lines := bufio.NewReader(output)
+// journal passes on what one child writes to its standard error, by lines.
+type journal struct {
+	daemon *Daemon
+	rest   []byte // the line begun last
+}
+
+// maxLine bounds one line; what goes beyond it is another.
+const maxLine = 64 << 10
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.rest = append(j.rest, p...)
 	for {
-		line, err := lines.ReadString('\n')
-		if line = strings.TrimSpace(line); line != "" {
-			text, level := line, slog.LevelWarn
-			var entry struct{ Level, Msg, Error string }
-			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg != "" {
-				text = entry.Msg
-				if entry.Error != "" {
-					text += ": " + entry.Error
-				}
-			}
-			// Every start has some warnings, the first before the format is set.
-			if entry.Level == "warning" || strings.Contains(line, "level=warning") {
-				level = slog.LevelDebug
-			}
-			d.log.Log(context.Background(), level, "containerd says", "text", text)
-			d.mu.Lock()
-			if level >= slog.LevelWarn {
-				d.tail = append(d.tail[max(0, len(d.tail)-4):], text)
-			}
-			d.mu.Unlock()
+		line, rest, found := bytes.Cut(j.rest, []byte("\n"))
+		if !found && len(j.rest) < maxLine {
+			return len(p), nil
 		}
-		if err != nil {
-			return
+		j.line(string(line))
+		j.rest = rest
+	}
+}
+
+// end passes on a line without an end.
+func (j *journal) end() { j.line(string(j.rest)) }
+
+func (j *journal) line(text string) {
+	if text = strings.TrimSpace(text); text == "" {
+		return
+	}
+	level := slog.LevelWarn
+	// Every start has some warnings, the first before the format is set.
+	if strings.Contains(text, "level=warning") {
+		level = slog.LevelDebug
+	}
+	var entry struct{ Level, Msg, Error string }
+	if json.Unmarshal([]byte(text), &entry) == nil && entry.Msg != "" {
+		text = entry.Msg
+		if entry.Error != "" {
+			text += ": " + entry.Error
+		}
+		if entry.Level == "warning" {
+			level = slog.LevelDebug
 		}
 	}
+	d := j.daemon
+	d.log.Log(context.Background(), level, "containerd says", "text", text)
+	if level < slog.LevelWarn {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tail = append(d.tail[max(0, len(d.tail)-4):], text)
 }
 
 // settle waits until the daemon serves, checks it, and ends what runs in it.
 func (d *Daemon) settle(ctx context.Context) error {
-	for {
-		err := dial(ctx, d.opts.Socket)
-		if err == nil {
-			break
-		}
+	// The client would wait a second before it tries again.
+	for dial(ctx, d.opts.Socket) != nil {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+			return context.Cause(ctx)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -574,7 +601,7 @@ func (d *Daemon) end(ctx context.Context) error {
 // drain ends what runs in the daemon, the orderly way. What it misses is for
 // killShims.
 func (d *Daemon) drain(ctx context.Context) {
-	if d.PID() == 0 {
+	if d.PID() == 0 || d.version == "" { // it is not up, or never was
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, emptyTimeout, errors.New("containers do not end"))
@@ -602,39 +629,54 @@ func (d *Daemon) signal(sig syscall.Signal) {
 // killShims kills the shims that serve the daemon at socket, and first their
 // containers, whose other processes end with the first one.
 func killShims(socket string) error {
-	parents := map[int]bool{}
 	pids, err := processes()
 	if err != nil {
 		return err
 	}
+	shims := map[int][]string{} // pid to arguments
 	for _, pid := range pids {
 		args := arguments(pid)
-		at := slices.Index(args, "-address")
-		if at < 0 || at+1 >= len(args) || args[at+1] != socket {
-			continue
-		}
-		if strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-") {
-			parents[pid] = true
+		if flag(args, "-address") == socket && strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-") {
+			shims[pid] = args
 		}
 	}
-	if len(parents) == 0 {
-		return nil
+	var doomed []int
+	for _, pid := range pids {
+		if shims[parentOf(pid)] != nil {
+			doomed = append(doomed, pid)
+		}
 	}
+	doomed = slices.AppendSeq(doomed, maps.Keys(shims))
 	var errs []error
-	kill := func(pid int) {
+	for _, pid := range doomed {
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
 		}
 	}
-	for _, pid := range pids {
-		if parents[parentOf(pid)] {
-			kill(pid)
+	for deadline := time.Now().Add(stopTimeout); ; time.Sleep(10 * time.Millisecond) {
+		doomed = slices.DeleteFunc(doomed, func(pid int) bool { return len(arguments(pid)) == 0 })
+		if len(doomed) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			errs = append(errs, fmt.Errorf("processes %d survive SIGKILL", doomed))
+			break
 		}
 	}
-	for pid := range parents {
-		kill(pid)
+	for _, args := range shims {
+		if namespace, id := flag(args, "-namespace"), flag(args, "-id"); namespace != "" && id != "" {
+			errs = append(errs, os.RemoveAll(filepath.Join(runcRoot, namespace, id)))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// flag is the value that follows name in args.
+func flag(args []string, name string) string {
+	if at := slices.Index(args, name); at > 0 && at+1 < len(args) {
+		return args[at+1]
+	}
+	return ""
 }
 
 // processes lists the process ids of the host.
