@@ -74,6 +74,8 @@ func dial(ctx context.Context, socket string) error {
 	switch {
 	case err == nil:
 		return conn.Close()
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	case errors.Is(err, fs.ErrNotExist):
 		return errors.New("no such socket")
 	case errors.Is(err, fs.ErrPermission):
