@@ -143,7 +143,7 @@ func limits(cfg config.Config) sandbox.Limits {
 func (h *host) runnerOptions() runner.Options {
 	cfg := h.cfg
 	opts := runner.Options{
-		Client: h.client, Namespace: cfg.Containerd.Namespace,
+		Client: h.client, Address: h.address, Namespace: cfg.Containerd.Namespace,
 		Snapshotter: cfg.Containerd.Snapshotter, ImageName: cfg.Sandbox.Image,
 		Runtime: cfg.Containerd.Runtime, RuntimeBinary: cfg.Containerd.RuntimeBinary,
 		RunDir: cfg.RunDir, Cgroups: h.cgroups, CgroupParent: cfg.Sandbox.CgroupParent,

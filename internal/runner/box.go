@@ -14,6 +14,7 @@ import (
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -37,6 +38,8 @@ const (
 	disposeTimeout = 45 * time.Second
 	// killTimeout is how long a SIGKILL may take to be seen.
 	killTimeout = 10 * time.Second
+	// retryEvery is how often a containerd that is away is asked again.
+	retryEvery = 200 * time.Millisecond
 	// bytesPerInode lets a tmpfs hold as many files as pages, and one
 	// directory: more could only be empty ones.
 	bytesPerInode = 4096
@@ -62,8 +65,6 @@ type box struct {
 	dir                   string // holds the FIFOs, nobody else's
 	stdin, stdout, stderr *os.File
 
-	record   bool // the container may exist in containerd
-	task     bool // the task may exist in containerd
 	reported bool // the launcher told how its program ended
 
 	// exited is closed once the task's end is known; exitErr then says
@@ -79,8 +80,11 @@ var errDisposed = errors.New("sandbox disposed")
 // prepare makes a sandbox whose launcher waits for a program. room is the
 // caller's; dispose gives it back. On error everything made so far is
 // disposed of.
+//
+// It takes no notice of the end of ctx: a Create that is cancelled half-way
+// goes on in containerd, and leaves a shim that nobody knows.
 func (r *Runner) prepare(ctx context.Context, lang sandbox.Language, fs *rootfs, room int) (*box, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, prepareTimeout, errors.New("preparing a sandbox took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), prepareTimeout, errors.New("preparing a sandbox took too long"))
 	defer cancel()
 	start := time.Now()
 	id := r.instance.id + "-" + randomHex(12)
@@ -107,16 +111,19 @@ func (b *box) build(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode spec: %w", err)
 	}
+	options, err := typeurl.MarshalAny(b.r.opts.runtimeOptions(spec))
+	if err != nil {
+		return fmt.Errorf("encode runtime options: %w", err)
+	}
 	if err := b.openStreams(); err != nil {
 		return err
 	}
 
-	b.record = true
 	if _, err := b.r.containers.Create(ctx, containers.Container{
 		ID:      b.id,
 		Labels:  b.r.instance.labels(),
 		Image:   b.rootfs.image.Name,
-		Runtime: containers.RuntimeInfo{Name: b.r.opts.Runtime, Options: b.r.runtimeOptions},
+		Runtime: containers.RuntimeInfo{Name: b.r.opts.Runtime, Options: options},
 		Spec:    anySpec,
 		// The reference keeps the snapshot alive; the mounts are known.
 		Snapshotter: b.r.opts.Snapshotter,
@@ -125,7 +132,6 @@ func (b *box) build(ctx context.Context) error {
 		return fmt.Errorf("create container: %w", err)
 	}
 
-	b.task = true
 	if _, err := b.r.tasks.Create(ctx, &tasks.CreateTaskRequest{
 		ContainerID: b.id,
 		Rootfs:      b.rootfs.mounts,
@@ -180,6 +186,19 @@ func (o *Options) params(id string, lang sandbox.Language, room int) oci.Params 
 // people to read.
 func Spec(o Options, lang sandbox.Language) (*specs.Spec, error) {
 	return oci.Spec(o.params("example", lang, 0))
+}
+
+// runtimeOptions are those of the runc shim; others know them too. The pipes of
+// the program belong to its user, or it could not open /dev/stdout and
+// /dev/stderr again: in a user namespace the runtime itself cannot give them
+// away.
+func (o *Options) runtimeOptions(spec *specs.Spec) *runcoptions.Options {
+	out := &runcoptions.Options{BinaryName: o.RuntimeBinary, IoUid: spec.Process.User.UID, IoGid: spec.Process.User.GID}
+	if maps := spec.Linux.UIDMappings; len(maps) == 1 {
+		out.IoUid += maps[0].HostID
+		out.IoGid += maps[0].HostID
+	}
+	return out
 }
 
 // openStreams makes the FIFOs and opens our ends. None of the opens blocks:
@@ -248,7 +267,7 @@ func (b *box) watch(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Second):
+		case <-time.After(retryEvery):
 		}
 	}
 }
@@ -311,6 +330,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	used, usedErr := b.meter.Read()
 	// Ends the readers and the writer whatever they wait for.
 	b.closeStreams()
+	cancel()
 	<-drained
 	writer.Wait()
 
@@ -355,7 +375,7 @@ func setEnd(res *sandbox.Result, report *syscall.WaitStatus, cause error) {
 }
 
 // feed writes the frame and the program's standard input and ends it. It
-// blocks while a program does not read; closeStreams ends it.
+// blocks while a program does not read; closeStreams and the end of ctx end it.
 func (b *box) feed(ctx context.Context, mark nonce, req *sandbox.Request) {
 	// Errors say that the program does not read, which is its own affair.
 	_, err := b.stdin.Write(frame(mark, req.Code))
@@ -363,11 +383,18 @@ func (b *box) feed(ctx context.Context, mark nonce, req *sandbox.Request) {
 		_, _ = b.stdin.Write(req.Stdin)
 	}
 	_ = b.stdin.Close()
-	// The shim holds a writing end of its own, so our Close alone is no EOF.
-	// NotFound: the task has ended already.
-	_, err = b.r.tasks.CloseIO(ctx, &tasks.CloseIORequest{ContainerID: b.id, Stdin: true})
-	if err = errgrpc.ToNative(err); err != nil && ctx.Err() == nil && !errdefs.IsNotFound(err) {
-		b.r.log.Debug("close stdin", "sandbox", b.id, "error", err)
+	// The shim holds a writing end of its own, so our Close alone is no end of
+	// file. While containerd is away the program has to wait for it.
+	for {
+		_, err := b.r.tasks.CloseIO(ctx, &tasks.CloseIORequest{ContainerID: b.id, Stdin: true})
+		if !errdefs.IsUnavailable(errgrpc.ToNative(err)) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryEvery):
+		}
 	}
 }
 
@@ -429,13 +456,15 @@ func (b *box) dispose(ctx context.Context) error {
 	if b.meter != nil {
 		b.meter.Close()
 	}
-	if b.stopWatch != nil {
-		defer b.stopWatch(errDisposed)
-		if err := b.end(ctx); err != nil {
-			return err
-		}
+	if b.stopWatch == nil {
+		// Create failed, but containerd may have come further than we know.
+		return b.r.destroy(ctx, b.id)
 	}
-	return b.r.remove(ctx, b.id, b.record, b.task)
+	defer b.stopWatch(errDisposed)
+	if err := b.end(ctx); err != nil {
+		return err
+	}
+	return b.r.remove(ctx, b.id)
 }
 
 // end makes sure that no process of the sandbox runs any more.

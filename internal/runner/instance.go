@@ -58,14 +58,13 @@ func (i *instance) labels() map[string]string {
 	return map[string]string{labelInstance: i.id, labelLock: lockPath(i.dir)}
 }
 
-// close ends the instance. What it has left behind is the next sweep's.
+// close ends an instance that has nothing left.
 func (i *instance) close() error {
-	errs := []error{os.Remove(i.dir)}
-	if errs[0] == nil {
-		errs = append(errs, os.Remove(lockPath(i.dir)))
-	}
-	return errors.Join(append(errs, i.lock.Close())...)
+	return errors.Join(os.Remove(i.dir), os.Remove(lockPath(i.dir)), i.lock.Close())
 }
+
+// abandon ends the instance and leaves what it has to the next sweep.
+func (i *instance) abandon() error { return i.lock.Close() }
 
 // locked reports whether the instance with this lock file is alive.
 func locked(path string) bool {

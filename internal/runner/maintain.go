@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -113,9 +114,9 @@ func (r *Runner) selfTest(ctx context.Context, fs *rootfs) error {
 		return failed(err)
 	}
 	defer r.disposeLater(ctx, b)
-	code := selfTestProgram
-	if r.opts.UIDBase != 0 {
-		code = strings.Replace(code, "USERNS = False", "USERNS = True", 1)
+	code, err := SelfTestCode(r.opts)
+	if err != nil {
+		return failed(err)
 	}
 	res, err := b.run(ctx, &sandbox.Request{Language: sandbox.Python, Code: code, Timeout: r.opts.Limits.MaxTimeout})
 	if err != nil {
@@ -128,4 +129,20 @@ func (r *Runner) selfTest(ctx context.Context, fs *rootfs) error {
 		return &sandbox.NotReadyError{Check: "selftest", Reason: "does not hold: " + strings.ReplaceAll(unmet, "\n", "; ")}
 	}
 	return nil
+}
+
+// SelfTestCode is the program of the self-test, with what it must know of the
+// options. It prints nothing where every protection holds.
+func SelfTestCode(o Options) (string, error) {
+	spec, err := Spec(o, sandbox.Python)
+	if err != nil {
+		return "", err
+	}
+	// A list of strings is the same in JSON and in Python.
+	environment, err := json.Marshal(spec.Process.Env)
+	if err != nil {
+		return "", fmt.Errorf("encode environment: %w", err)
+	}
+	userns := map[bool]string{true: "True", false: "False"}[o.UIDBase != 0]
+	return fmt.Sprintf("USERNS, ENVIRONMENT = %s, %s\n%s", userns, environment, selfTestProgram), nil
 }

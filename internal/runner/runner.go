@@ -27,11 +27,9 @@ import (
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
-	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/typeurl/v2"
 
 	"code-execution-sandbox/image"
 	"code-execution-sandbox/internal/admit"
@@ -53,8 +51,10 @@ const (
 
 // Options are the settings of a Runner. Fields without a remark are required.
 type Options struct {
-	// Client is connected to containerd, with Namespace as its default.
+	// Client is connected to containerd at Address, with Namespace as its
+	// default.
 	Client    *containerd.Client
+	Address   string
 	Namespace string
 	// Snapshotter and ImageName say where the root file system comes from.
 	Snapshotter, ImageName string
@@ -97,14 +97,13 @@ type Options struct {
 // Runner is a sandbox.Executor on containerd. Create it with New, end it with
 // Close.
 type Runner struct {
-	opts           Options
-	log            *slog.Logger
-	containers     containers.Store
-	tasks          tasks.TasksClient
-	runtimeOptions typeurl.Any
-	instance       *instance
-	gate           *admit.Gate
-	pool           *pool
+	opts       Options
+	log        *slog.Logger
+	containers containers.Store
+	tasks      tasks.TasksClient
+	instance   *instance
+	gate       *admit.Gate
+	pool       *pool
 	// rooms holds the numbers of the sandboxes that may still be made. A room
 	// is taken before a sandbox is prepared and comes back when it is gone,
 	// so it bounds all that exist and owns a range of user ids.
@@ -141,25 +140,19 @@ func New(opts Options) (*Runner, error) {
 	if last := uint64(opts.UIDBase) + uint64(rooms)*uidsPerSandbox; last > 1<<32-1 {
 		return nil, fmt.Errorf("user ids: %d ranges from %d do not fit below 2^32", rooms, opts.UIDBase)
 	}
-	// The type is registered by its protobuf name, which every shim knows.
-	runtimeOptions, err := typeurl.MarshalAny(&runcoptions.Options{BinaryName: opts.RuntimeBinary})
-	if err != nil {
-		return nil, fmt.Errorf("encode runtime options: %w", err)
-	}
 	inst, err := newInstance(opts.RunDir)
 	if err != nil {
 		return nil, err
 	}
 	r := &Runner{
 		opts: opts, log: opts.Log,
-		containers:     opts.Client.ContainerService(),
-		tasks:          opts.Client.TaskService(),
-		runtimeOptions: runtimeOptions,
-		instance:       inst,
-		gate:           admit.New(opts.Slots, opts.MaxWaiting, opts.MaxWait),
-		rooms:          make(chan int, rooms),
-		notReady:       &sandbox.NotReadyError{Check: "image", Reason: "not looked for yet"},
-		lost:           map[int]*box{},
+		containers: opts.Client.ContainerService(),
+		tasks:      opts.Client.TaskService(),
+		instance:   inst,
+		gate:       admit.New(opts.Slots, opts.MaxWaiting, opts.MaxWait),
+		rooms:      make(chan int, rooms),
+		notReady:   &sandbox.NotReadyError{Check: "image", Reason: "not looked for yet"},
+		lost:       map[int]*box{},
 	}
 	r.pool = newPool(r)
 	for i := range rooms {
@@ -225,13 +218,34 @@ func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) 
 	if b := r.pool.take(ctx, lang, fs); b != nil {
 		return b, nil
 	}
+	var room int
 	select {
-	case room := <-r.rooms:
-		return r.prepare(ctx, lang, fs, room)
+	case room = <-r.rooms:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-time.After(prepareTimeout):
 		return nil, fmt.Errorf("no room for a sandbox: %w", sandbox.ErrUnavailable)
+	}
+	type made struct {
+		box *box
+		err error
+	}
+	ready := make(chan made)
+	r.busy.Go(func() {
+		b, err := r.prepare(ctx, lang, fs, room)
+		select {
+		case ready <- made{b, err}:
+		case <-ctx.Done(): // the caller has left
+			if b != nil {
+				r.disposeLater(ctx, b)
+			}
+		}
+	})
+	select {
+	case m := <-ready:
+		return m.box, m.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -289,9 +303,14 @@ func (r *Runner) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-done:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if n := len(r.lost); n > 0 {
+			return errors.Join(fmt.Errorf("close runner: %d sandboxes could not be removed, the next sweep tries again", n), r.instance.abandon())
+		}
 		return r.instance.close()
 	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("close runner: %w", context.Cause(ctx)), r.instance.close())
+		return errors.Join(fmt.Errorf("close runner: %w", context.Cause(ctx)), r.instance.abandon())
 	}
 }
 

@@ -34,17 +34,13 @@ func (r *Runner) killTask(ctx context.Context, id string) error {
 
 // remove deletes what containerd and the host have of an ended sandbox. What
 // is not there is no error, so it can be tried again.
-func (r *Runner) remove(ctx context.Context, id string, record, task bool) error {
-	if task {
-		_, err := r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
-		if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("delete task: %w", err)
-		}
+func (r *Runner) remove(ctx context.Context, id string) error {
+	_, err := r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete task: %w", err)
 	}
-	if record {
-		if err := r.containers.Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("delete container: %w", err)
-		}
+	if err := r.containers.Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete container: %w", err)
 	}
 	// The runtime removes the cgroup. Where it died before it could, we do.
 	if err := r.removeCgroup(ctx, id); err != nil {
@@ -103,15 +99,18 @@ func (r *Runner) Sweep(ctx context.Context) (Swept, error) {
 	if err != nil {
 		return swept, fmt.Errorf("list containers: %w", err)
 	}
-	living := map[string]bool{r.instance.id: true}
+	// An instance is dead when its lock says so, never for want of a lock: what
+	// has none may belong to a server with another run directory. A container
+	// names its lock itself.
+	dead, alone := r.deadInstances()
 	used := map[string]bool{}
 	for _, c := range found {
 		owner := c.Labels[labelInstance]
 		if owner == r.instance.id || locked(c.Labels[labelLock]) {
-			living[owner] = true
 			used[c.SnapshotKey] = true
 			continue
 		}
+		dead[owner] = true
 		if err := r.sweepContainer(ctx, c.ID); err != nil {
 			errs = append(errs, fmt.Errorf("sweep %s: %w", c.ID, err))
 			used[c.SnapshotKey] = true
@@ -119,30 +118,40 @@ func (r *Runner) Sweep(ctx context.Context) (Swept, error) {
 		}
 		swept.Containers++
 	}
-	locks, err := filepath.Glob(lockPath(filepath.Join(r.opts.RunDir, "*")))
-	if err != nil {
-		return swept, fmt.Errorf("list instances: %w", err)
-	}
-	for _, lock := range locks {
-		if locked(lock) {
-			living[strings.TrimSuffix(filepath.Base(lock), lockPath(""))] = true
-		}
-	}
-	dead := func(name string) bool {
-		owner := instanceOf(name)
-		return owner != "" && !living[owner]
-	}
 	errs = append(errs, r.sweepShims(dead, &swept), r.sweepCgroups(ctx, dead, &swept), r.sweepDirectories(dead, &swept))
-	if len(living) == 1 {
+	if alone {
 		// Another instance may be about to use a view that no container uses.
 		errs = append(errs, r.sweepViews(ctx, used, &swept))
 	}
 	return swept, errors.Join(errs...)
 }
 
+// deadInstances returns the instances of our run directory that are dead, and
+// whether we are the only one alive there.
+func (r *Runner) deadInstances() (dead map[string]bool, alone bool) {
+	dead, alone = map[string]bool{}, true
+	locks, _ := filepath.Glob(lockPath(filepath.Join(r.opts.RunDir, "*"))) // the pattern is well-formed
+	for _, lock := range locks {
+		id := strings.TrimSuffix(filepath.Base(lock), lockPath(""))
+		switch {
+		case id == r.instance.id:
+		case locked(lock):
+			alone = false
+		default:
+			dead[id] = true
+		}
+	}
+	return dead, alone
+}
+
 func (r *Runner) sweepContainer(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, disposeTimeout, errors.New("sweeping a sandbox took too long"))
 	defer cancel()
+	return r.destroy(ctx, id)
+}
+
+// destroy ends and removes a sandbox of which nothing is known but its id.
+func (r *Runner) destroy(ctx context.Context, id string) error {
 	if err := r.opts.Cgroups.Group(filepath.Join(r.opts.CgroupParent, id)).Kill(); err != nil {
 		return err
 	}
@@ -152,24 +161,18 @@ func (r *Runner) sweepContainer(ctx context.Context, id string) error {
 	if _, err := r.tasks.Wait(ctx, &tasks.WaitRequest{ContainerID: id}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
 		return fmt.Errorf("await task: %w", errgrpc.ToNative(err))
 	}
-	return r.remove(ctx, id, true, true)
+	return r.remove(ctx, id)
 }
 
-// instanceOf returns the instance that a name of ours begins with, or "".
-func instanceOf(name string) string {
-	owner, rest, _ := strings.Cut(name, "-")
-	if len(owner) != 12 || strings.Trim(owner, "0123456789abcdef") != "" {
-		return ""
-	}
-	if rest != "" && (len(rest) != 24 || strings.Trim(rest, "0123456789abcdef") != "") {
-		return ""
-	}
+// instanceOf returns the instance that a sandbox's id begins with.
+func instanceOf(id string) string {
+	owner, _, _ := strings.Cut(id, "-")
 	return owner
 }
 
 // sweepShims kills shims of ours that containerd has no record of, which a
 // containerd that died within Create leaves (containerd#6860).
-func (r *Runner) sweepShims(dead func(string) bool, swept *Swept) error {
+func (r *Runner) sweepShims(dead map[string]bool, swept *Swept) error {
 	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
@@ -180,7 +183,9 @@ func (r *Runner) sweepShims(dead func(string) bool, swept *Swept) error {
 			continue // it has ended
 		}
 		args := strings.Split(string(bytes.TrimRight(raw, "\x00")), "\x00")
-		if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") || argument(args, "-namespace") != r.opts.Namespace || !dead(argument(args, "-id")) {
+		if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") ||
+			argument(args, "-namespace") != r.opts.Namespace || argument(args, "-address") != r.opts.Address ||
+			!dead[instanceOf(argument(args, "-id"))] {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
@@ -202,7 +207,7 @@ func argument(args []string, name string) string {
 	return ""
 }
 
-func (r *Runner) sweepCgroups(ctx context.Context, dead func(string) bool, swept *Swept) error {
+func (r *Runner) sweepCgroups(ctx context.Context, dead map[string]bool, swept *Swept) error {
 	names, err := r.opts.Cgroups.Children(r.opts.CgroupParent)
 	if err != nil {
 		return err
@@ -211,7 +216,7 @@ func (r *Runner) sweepCgroups(ctx context.Context, dead func(string) bool, swept
 	defer cancel()
 	var errs []error
 	for _, name := range names {
-		if !dead(name) {
+		if !dead[instanceOf(name)] {
 			continue
 		}
 		if err := r.removeCgroup(ctx, name); err != nil {
@@ -223,18 +228,11 @@ func (r *Runner) sweepCgroups(ctx context.Context, dead func(string) bool, swept
 	return errors.Join(errs...)
 }
 
-func (r *Runner) sweepDirectories(dead func(string) bool, swept *Swept) error {
-	entries, err := os.ReadDir(r.opts.RunDir)
-	if err != nil {
-		return fmt.Errorf("list run directory: %w", err)
-	}
+func (r *Runner) sweepDirectories(dead map[string]bool, swept *Swept) error {
 	var errs []error
-	for _, e := range entries {
-		name := strings.TrimSuffix(e.Name(), ".lock")
-		if !dead(name) {
-			continue
-		}
-		path := filepath.Join(r.opts.RunDir, name)
+	for id := range dead {
+		path := filepath.Join(r.opts.RunDir, id)
+		// The lock last: it is what says that there is something to sweep.
 		if err := errors.Join(os.RemoveAll(path), os.Remove(lockPath(path))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("remove instance directory: %w", err))
 			continue
