@@ -28,18 +28,19 @@ const (
 	UID = 1000
 	GID = 1000
 
-	// MinMemory is the least memory in bytes that a runtime can start a sandbox
-	// in: its own copy of itself is charged to the sandbox (runc#4427).
+	// MinMemory is the least memory in bytes that every runtime can be relied on
+	// to start a sandbox in: some charge a copy of their own binary to it
+	// (runc#4427).
 	MinMemory = 32 << 20
 
-	// MinPIDs is the least number of tasks: the threads of the runtime's own
-	// init count until it becomes the launcher. Measured with runc 1.1.5.
+	// MinPIDs is the least number of tasks. The runtime's init is a Go program
+	// before it becomes the launcher: its threads count, it may want one more
+	// at any time, and it aborts when it gets none.
 	MinPIDs = 16
 
 	// version is the lowest that has every field used: linux.resources.unified
-	// and the errno values of seccomp came with 1.1.0. runc 1.1.5 calls its own
-	// version 1.0.2-dev, accepts 1.1.0 and knows both; crun before 1.9 refuses
-	// anything newer.
+	// and the errno values of seccomp came with 1.1.0. runc 1.1.5 states
+	// 1.0.2-dev for itself but has both; crun 1.8.1 refuses 1.2.0.
 	version = "1.1.0"
 
 	// cpuPeriod is the kernel's default CFS period, in microseconds.
@@ -229,7 +230,8 @@ func rlimits(p Params) []specs.POSIXRlimit {
 		// Does not stop a core_pattern that is a pipe.
 		hard("RLIMIT_CORE", 0),
 		{Type: "RLIMIT_CPU", Soft: cpu + 1, Hard: cpu + 2},
-		// No file can be larger, except a sparse one.
+		// No file can be larger, except a sparse one: "no space left" still
+		// comes first.
 		hard("RLIMIT_FSIZE", uint64(max(p.Tmp, p.Shm))),
 		hard("RLIMIT_MEMLOCK", 64<<10),
 		hard("RLIMIT_MSGQUEUE", 0),
@@ -298,8 +300,10 @@ func linux(p Params) *specs.Linux {
 			{Type: specs.UTSNamespace},
 			{Type: specs.CgroupNamespace},
 		},
-		CgroupsPath:       p.CgroupsPath,
-		Resources:         resources(p),
+		CgroupsPath: p.CgroupsPath,
+		Resources:   resources(p),
+		// Mounts go neither in nor out. With a user namespace runc makes it a
+		// slave: none go out.
 		RootfsPropagation: "private",
 		Seccomp:           seccomp(p.Arch),
 		// No masked and no read-only paths: with subset=pid there is nothing to

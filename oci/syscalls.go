@@ -195,12 +195,11 @@ var profile = []group{
 	{answer: allow, names: `personality`, when: options(0, 0xffffffff)},
 
 	// Sockets, of the local family alone. Every other family is a way into
-	// kernel code that no program here needs, seven of them with a local root
-	// of their own in 2026 alone: ALG (CVE-2026-31431), RXRPC (CVE-2026-43500,
-	// CVE-2026-31635), RDS, NETLINK and INET (xfrm, CVE-2026-43284); VSOCK
-	// reaches the host past every network namespace. The answer is the one of
-	// a kernel without the family. socketpair counts too: a rule for socket
-	// does not cover it.
+	// kernel code that no program here needs. In 2026 alone a local user became
+	// root through ALG (CVE-2026-31431), RXRPC (CVE-2026-43500, CVE-2026-31635)
+	// and NETLINK with INET (xfrm, CVE-2026-43284); VSOCK reaches the host past
+	// every network namespace. The answer is the one of a kernel without the
+	// family. A rule for socket does not cover socketpair.
 	{answer: allow, names: `socket socketpair`, when: anyOf(is(0, afUnix))},
 	{answer: noFamily, names: `socket socketpair`, when: anyOf(is(0, 0), above(0, afUnix))},
 	{answer: allow, names: `
@@ -241,17 +240,16 @@ var profile = []group{
 	// No processor or node of the host to choose from. numactl and BLAS
 	// libraries read this as a machine with one node.
 	{answer: absent, names: `get_mempolicy set_mempolicy set_mempolicy_home_node mbind migrate_pages move_pages`},
-	// Optional speed-ups that nothing here needs. The restartable sequences of
-	// a thread run in the kernel at every switch, and leaked memory in 2026.
+	// Optional speed-ups that nothing here needs, each with kernel code of its
+	// own; rseq even with some at every switch of threads.
 	{answer: absent, names: `rseq rseq_slice_yield futex_waitv futex_wake futex_wait futex_requeue
 		pkey_alloc pkey_free pkey_mprotect map_shadow_stack`},
-	// Newer than the libseccomp of some hosts (2.5.4 ends at 450), where a name
-	// in a profile has no effect and a runtime answers ENOSYS. Naming them
-	// makes the answer the same everywhere.
+	// Newer than the libseccomp of some hosts (2.5.4 ends at call 450), where a
+	// name has no effect and runc itself answers ENOSYS. Naming them keeps that
+	// answer where libseccomp knows them.
 	{answer: absent, names: `
 		cachestat statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules
 		setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr listns`},
-	{answer: absent, arch: AMD64, names: `uretprobe uprobe`},
 	// Numbers without code behind them, or with none on this architecture.
 	{answer: absent, names: `nfsservctl lookup_dcookie`},
 	{answer: absent, arch: AMD64, names: `
@@ -277,6 +275,8 @@ var profile = []group{
 		kexec_load kexec_file_load reboot swapon swapoff acct quotactl quotactl_fd sethostname setdomainname
 		syslog vhangup`},
 	{answer: refuse, arch: AMD64, names: `iopl ioperm modify_ldt sysfs ustat`},
+	// Made by the kernel's own trampolines only, under a probe of the host.
+	{answer: refuse, arch: AMD64, names: `uprobe uretprobe`},
 	// Old, and without a user here.
 	{answer: refuse, names: `remap_file_pages capset setgroups setfsuid setfsgid`},
 }
