@@ -175,7 +175,7 @@ func readInput(name string) (string, error) {
 // quiet keeps a one-shot command from telling what only matters to a server.
 func quiet(c config.Logging) config.Logging {
 	if c.Level == "info" {
-		c.Level = "warn"
+		c.Level = "error"
 	}
 	return c
 }

@@ -134,10 +134,7 @@ func (m *metrics) enter(req *sandbox.Request) (leave func()) {
 
 // count adds a call that ended.
 func (m *metrics) count(req sandbox.Request, result *sandbox.Result, err error, total time.Duration) {
-	lang := string(req.Language)
-	if !req.Language.Valid() {
-		lang = "other"
-	}
+	lang := language(req.Language)
 	m.calls.WithLabelValues(lang, outcome(result, err)).Inc()
 	var busy *sandbox.BusyError
 	if errors.As(err, &busy) {

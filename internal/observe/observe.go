@@ -110,7 +110,7 @@ func (e *Executor) logEnd(ctx context.Context, req sandbox.Request, result *sand
 	attrs := []slog.Attr{
 		slog.String("id", req.ID),
 		slog.String("outcome", outcome(result, err)),
-		slog.String("language", string(req.Language)),
+		slog.String("language", language(req.Language)),
 		slog.String("code_sha256", hex.EncodeToString(sum[:])),
 		slog.Int("code_bytes", len(req.Code)),
 		slog.Int("stdin_bytes", len(req.Stdin)),
@@ -147,6 +147,14 @@ func (e *Executor) logEnd(ctx context.Context, req sandbox.Request, result *sand
 			slog.String("stdout", string(result.Stdout)),
 			slog.String("stderr", string(result.Stderr)))
 	}
+}
+
+// language is l, or "other": what a caller puts in its place is the caller's.
+func language(l sandbox.Language) string {
+	if !l.Valid() {
+		return "other"
+	}
+	return string(l)
 }
 
 // logProgram writes what is to run, at level debug only.

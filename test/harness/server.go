@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -115,6 +116,9 @@ func Start(t testing.TB, opts runner.Options, extra string) *Server {
 	return s
 }
 
+// endpoint finds the address in the log, whatever its format.
+var endpoint = regexp.MustCompile(`http://[0-9.:]+/mcp`)
+
 // follow keeps the log and finds the address in it.
 func (s *Server) follow(stderr io.Reader, url chan<- string) {
 	defer close(s.done)
@@ -124,8 +128,10 @@ func (s *Server) follow(stderr io.Reader, url chan<- string) {
 		s.mu.Lock()
 		s.log.Write(append(lines.Bytes(), '\n'))
 		s.mu.Unlock()
-		if _, rest, ok := strings.Cut(lines.Text(), " url="); ok && strings.Contains(lines.Text(), "msg=serving") {
-			url <- strings.Fields(rest)[0]
+		if strings.Contains(lines.Text(), "serving") {
+			if found := endpoint.FindString(lines.Text()); found != "" {
+				url <- found
+			}
 		}
 	}
 	_ = s.cmd.Wait()
