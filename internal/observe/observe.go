@@ -116,7 +116,10 @@ func (e *Executor) logEnd(ctx context.Context, req sandbox.Request, result *sand
 		slog.Int("stdin_bytes", len(req.Stdin)),
 		slog.Int64("total_ms", total.Milliseconds()),
 	}
-	if err != nil {
+	if invalid := (*sandbox.InvalidError)(nil); errors.As(err, &invalid) {
+		// The words may repeat what the caller sent.
+		attrs = append(attrs, slog.String("invalid_argument", invalid.Argument))
+	} else if err != nil {
 		attrs = append(attrs, slog.String("err", err.Error()))
 	}
 	if result != nil {

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"code-execution-sandbox/image"
 	"code-execution-sandbox/test/harness"
