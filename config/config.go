@@ -113,9 +113,6 @@ type Sandbox struct {
 	// exists at one time has 65536 of its own from there on.
 	UIDBase      int64  `toml:"uid_base" range:"65536..4294836224"`
 	CgroupParent string `toml:"cgroup_parent" is:"cgroup"`
-	// AllowMissing names the protections without which the server still starts
-	// on a host that cannot give them.
-	AllowMissing []string `toml:"allow_missing" oneof:"user_namespace|seccomp|memory_limit|pids_limit|cpu_limit"`
 }
 
 // Queue is where calls wait while Sandbox.MaxConcurrent others run.
@@ -177,7 +174,6 @@ func Default() Config {
 			// 1879048191 (systemd, "Users, Groups, UIDs and GIDs").
 			UIDBase:      0x70000000,
 			CgroupParent: "/code-execution-sandbox",
-			AllowMissing: []string{},
 		},
 		Queue:  Queue{MaxWaiting: 32, MaxWait: 30},
 		Pool:   Pool{Python: 4, Bash: 1, MaxAge: 600},

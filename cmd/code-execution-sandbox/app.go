@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
+	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -64,8 +64,8 @@ func connect(ctx context.Context, cfg config.Config, log *slog.Logger, patient b
 	if h.cgroups, err = cgroup.Detect(); err != nil {
 		return nil, err
 	}
-	if err := h.missing(); err != nil {
-		return nil, err
+	if missing := h.cgroups.Missing(); len(missing) > 0 {
+		return nil, fmt.Errorf("no sandbox can be bounded on this host: enable its cgroup controllers %s", strings.Join(missing, ", "))
 	}
 	if cfg.Containerd.Address != config.Private {
 		h.address, err = daemon.Find(ctx, cfg.Containerd.Address)
@@ -99,18 +99,6 @@ func startPrivate(ctx context.Context, cfg config.Config, log *slog.Logger) (*da
 		Snapshotter: cfg.Containerd.Snapshotter,
 		Logger:      log,
 	})
-}
-
-// missing refuses a host that cannot bound a sandbox, unless the configuration
-// allows it by name.
-func (h *host) missing() error {
-	names := map[string]string{"memory": "memory_limit", "pids": "pids_limit", "cpu": "cpu_limit"}
-	for _, controller := range h.cgroups.Missing() {
-		if name := names[controller]; !slices.Contains(h.cfg.Sandbox.AllowMissing, name) {
-			return fmt.Errorf("this host has no %s cgroup controller: enable it, or accept sandboxes without that limit with sandbox.allow_missing = [%q]", controller, name)
-		}
-	}
-	return nil
 }
 
 // Close ends the connection, and the private daemon.

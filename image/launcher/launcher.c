@@ -32,6 +32,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -55,8 +56,11 @@ struct language {
 	int ready_by_child;
 };
 
+/* How many processors os.cpu_count() tells of, so that a Pool() is no larger
+ * than the sandbox: -I makes Python deaf to PYTHON_CPU_COUNT, which has it. */
+static char cpu_count[32] = "cpu_count=default";
 static char *const python_argv[] = {
-	"python3", "-I", "-B", "-u", "-X", "launcher", "/tmp/main.py", NULL,
+	"python3", "-I", "-B", "-u", "-X", cpu_count, "-X", "launcher", "/tmp/main.py", NULL,
 };
 static char *const bash_argv[] = {"bash", "/tmp/main.sh", NULL};
 
@@ -142,6 +146,10 @@ static void child(const struct language *lang, int gate)
 	} else if (read(gate, &go, 1) != 1) {
 		die(EX_NO_FRAME);
 	}
+	const char *count = getenv("PYTHON_CPU_COUNT");
+	const size_t name = sizeof "cpu_count=" - 1;
+	if (count != NULL && strlen(count) < sizeof cpu_count - name)
+		strcpy(cpu_count + name, count);
 	const char *path = lang->ready_by_child ? "/usr/bin/python3" : "/bin/bash";
 	execv(path, lang->argv);
 	broken(path);
