@@ -57,7 +57,7 @@ func (o origins) allow(r *http.Request) bool {
 		return true
 	}
 	u, err := url.Parse(origin)
-	return err == nil && isLocal(r) && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(hostname(u.Host))
+	return err == nil && isLocal(r) && (origin == "http://"+u.Host || origin == "https://"+u.Host) && isLoopback(hostname(u.Host))
 }
 
 // answerCORS lets the pages of an allowed origin read the answer, and answers
