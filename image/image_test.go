@@ -30,6 +30,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"code-execution-sandbox/internal/daemon"
 	"code-execution-sandbox/internal/daemon/daemontest"
@@ -670,6 +671,44 @@ func TestImportRefusesTree(t *testing.T) {
 				t.Errorf("import: %v", err)
 			}
 		})
+	})
+}
+
+// TestImportToFullDisk: the reason is told, once the archive does not fit and
+// once the layers do not, and nothing takes up the little space.
+func TestImportToFullDisk(t *testing.T) {
+	daemontest.Require(t)
+	daemontest.Each(t, func(t *testing.T, binary string) {
+		opts := daemontest.Options(t, binary)
+		if err := os.MkdirAll(opts.Root, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", opts.Root, "tmpfs", 0, "size=4m"); err != nil {
+			t.Fatal(err)
+		}
+		d, err := daemon.Start(t.Context(), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := containerd.New(d.Address(), containerd.WithDefaultNamespace(daemontest.Namespace))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		for _, size := range []int{2 << 20, 6 << 20} {
+			big := file("big", 0o644, string(make([]byte, size)))
+			err := importErr(t, client, Tar(bytes.NewReader(dockerArchive(t, good(t, big)))))
+			if !strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), "docker save") {
+				t.Errorf("%d bytes: %v", size, err)
+			}
+			if left := held(t, client); len(left) > 0 {
+				t.Errorf("%d bytes: left: %q", size, left)
+			}
+		}
+		// Stop unmounts what is mounted under its directories, the tmpfs too.
+		if err := d.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -54,7 +54,7 @@ const (
 type Progress struct {
 	Step Step
 	// Done and Total are bytes read, in StepRead only. Total is zero when it is
-	// not known, and an estimate when the source is Docker.
+	// not known, and an estimate otherwise.
 	Done, Total int64
 }
 
@@ -169,7 +169,13 @@ func read(ctx context.Context, store content.Store, opts Options, src Source, id
 	}
 	defer plain.Close()
 	index, err := archive.ImportIndex(ctx, ownIngests{store, lease}, plain)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errdefs.IsUnknown(err) || errdefs.Resolve(err) != errdefs.ErrUnknown:
+		// It has a kind, so containerd or the context says no. Space that runs
+		// out on containerd's side is of the kind "unknown".
+		return none, "", fmt.Errorf("store content: %w", err)
+	default:
 		return none, "", fmt.Errorf("read archive: %w (wanted: what docker save writes, or an OCI layout as a tar)", err)
 	}
 	// Whoever writes the archive into a pipe must not die of SIGPIPE for the

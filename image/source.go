@@ -61,11 +61,17 @@ func (s dockerSource) stat(ctx context.Context, name string) (string, int64, err
 	}
 	defer body.Close()
 	var image struct {
-		ID   string `json:"Id"`
-		Size int64
+		ID         string `json:"Id"`
+		Size       int64
+		Descriptor *struct{}
 	}
 	if err := json.NewDecoder(body).Decode(&image); err != nil {
 		return "", 0, fmt.Errorf("read docker's answer: %w", err)
+	}
+	if image.Descriptor != nil {
+		// Only the containerd image store tells it, and its size is that of
+		// blobs and unpacked layers together, twice what comes.
+		image.Size = 0
 	}
 	return image.ID, image.Size, nil
 }

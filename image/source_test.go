@@ -40,10 +40,13 @@ func dockerAPI(t *testing.T, handler http.Handler) (socket string) {
 
 func TestDocker(t *testing.T) {
 	const name = "registry.example:5000/team/runtime:latest"
+	const stored = "in-the-containerd-image-store"
 	socket := dockerAPI(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/images/" + name + "/json":
 			_ = json.NewEncoder(w).Encode(map[string]any{"Id": "sha256:abc", "Size": 12, "Created": "2026-01-02T03:04:05Z"})
+		case "/images/" + stored + "/json":
+			_ = json.NewEncoder(w).Encode(map[string]any{"Id": "sha256:def", "Size": 12, "Descriptor": map[string]any{"size": 583}})
 		case "/images/" + name + "/get":
 			_, _ = io.WriteString(w, "the archive")
 		case "/images/broken/json":
@@ -73,6 +76,9 @@ func TestDocker(t *testing.T) {
 		if err := archive.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+	if id, size, err := Docker("").stat(t.Context(), stored); id != "sha256:def" || size != 0 || err != nil {
+		t.Errorf("stat: %q, %d, %v", id, size, err)
 	}
 	for image, want := range map[string]string{
 		"absent": "image absent is not in Docker: build it with make docker-build",
