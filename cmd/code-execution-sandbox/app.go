@@ -78,10 +78,9 @@ func connect(ctx context.Context, cfg config.Config, log *slog.Logger, patient b
 		}
 	}
 	if h.address == "" {
-		if h.private, err = startPrivate(ctx, cfg, log); err != nil {
+		if err := h.usePrivate(ctx); err != nil {
 			return nil, fmt.Errorf("no containerd answers, and a private one does not start: %w", err)
 		}
-		h.address = h.private.Address()
 	}
 	h.client, err = containerd.New(h.address, containerd.WithDefaultNamespace(cfg.Containerd.Namespace),
 		containerd.WithDefaultRuntime(cfg.Containerd.Runtime), containerd.WithTimeout(10*time.Second))
@@ -91,14 +90,22 @@ func connect(ctx context.Context, cfg config.Config, log *slog.Logger, patient b
 	return h, nil
 }
 
-func startPrivate(ctx context.Context, cfg config.Config, log *slog.Logger) (*daemon.Daemon, error) {
-	return daemon.Start(ctx, daemon.Options{
-		Binary:      cfg.Containerd.PrivateBinary,
-		Root:        filepath.Join(cfg.DataDir, "containerd"),
-		State:       filepath.Join(cfg.RunDir, "containerd"),
-		Snapshotter: cfg.Containerd.Snapshotter,
-		Logger:      log,
-	})
+// usePrivate starts a private containerd, or uses that of a server that runs.
+func (h *host) usePrivate(ctx context.Context) (err error) {
+	opts := daemon.Options{
+		Binary:      h.cfg.Containerd.PrivateBinary,
+		Root:        filepath.Join(h.cfg.DataDir, "containerd"),
+		State:       filepath.Join(h.cfg.RunDir, "containerd"),
+		Socket:      filepath.Join(h.cfg.RunDir, "containerd", "containerd.sock"),
+		Snapshotter: h.cfg.Containerd.Snapshotter,
+		Logger:      h.log,
+	}
+	h.address = opts.Socket
+	h.private, err = daemon.Start(ctx, opts)
+	if errors.Is(err, daemon.ErrInUse) && daemon.Probe(ctx, opts.Socket) == nil {
+		return nil
+	}
+	return err
 }
 
 // Close ends the connection, and the private daemon.

@@ -26,6 +26,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/containerd/log"
 	"github.com/joho/godotenv"
 	"github.com/spf13/cobra"
 )
@@ -40,6 +41,9 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	// containerd's client has a logger of its own, which repeats what it
+	// returns as errors.
+	_ = log.SetLevel("panic")
 	err := root().ExecuteContext(ctx)
 	var code exitCode
 	switch {

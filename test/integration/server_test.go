@@ -415,6 +415,11 @@ func TestPrivateContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the private containerd runs", func() bool { return len(daemons()) > 1 })
+	// Beside a server that runs, commands use its containerd.
+	eventually(t, "it answers", func() bool {
+		out, err := command(t, "image", "status", "--config", config).CombinedOutput()
+		return err == nil && strings.Contains(string(out), "code-execution-sandbox-runtime")
+	})
 	_ = cmd.Process.Signal(syscall.SIGKILL)
 	_ = cmd.Wait()
 	eventually(t, "the private containerd has ended", func() bool {
