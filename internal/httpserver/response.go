@@ -17,7 +17,8 @@ import (
 // complete before keepAlive is called.
 type response struct {
 	http.ResponseWriter
-	ctl *http.ResponseController
+	ctl     *http.ResponseController
+	timeout time.Duration // of a write
 
 	principal string // the name of the request's token
 
@@ -28,8 +29,8 @@ type response struct {
 	ended bool        // guarded by mu; the handler has returned
 }
 
-func newResponse(w http.ResponseWriter) *response {
-	r := &response{ResponseWriter: w, ctl: http.NewResponseController(w)}
+func newResponse(w http.ResponseWriter, timeout time.Duration) *response {
+	r := &response{ResponseWriter: w, ctl: http.NewResponseController(w), timeout: timeout}
 	r.extend()
 	return r
 }
@@ -90,7 +91,7 @@ func (r *response) flush() error {
 // extend gives the next write its time. A deadline stays with the connection,
 // so every request begins with this.
 func (r *response) extend() {
-	_ = r.ctl.SetWriteDeadline(time.Now().Add(writeTimeout)) // in tests there may be no connection
+	_ = r.ctl.SetWriteDeadline(time.Now().Add(r.timeout)) // in tests there may be no connection
 }
 
 // keepAlive sends a comment whenever nothing was sent for interval, until end.

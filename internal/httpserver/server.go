@@ -103,6 +103,8 @@ type Server struct {
 	refusals *prometheus.CounterVec // reason
 
 	draining atomic.Bool
+
+	writeTimeout time.Duration
 }
 
 // New returns a Server, or an error that says which option is wrong.
@@ -119,7 +121,12 @@ func New(opts Options) (*Server, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{opts: opts, hosts: newHosts(opts.AllowedHosts), origins: newOrigins(opts.AllowedOrigins)}
+	s := &Server{
+		opts:         opts,
+		hosts:        newHosts(opts.AllowedHosts),
+		origins:      newOrigins(opts.AllowedOrigins),
+		writeTimeout: writeTimeout,
+	}
 	var err error
 	if s.tokens, err = newTokens(opts.Tokens); err != nil {
 		return nil, fmt.Errorf("http server: %w", err)
@@ -190,7 +197,7 @@ var errShutdown error = &sandbox.NotReadyError{Check: "shutdown", Reason: "the s
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
-	w := newResponse(rw)
+	w := newResponse(rw, s.writeTimeout)
 	defer func() {
 		p := recover()
 		if p != nil && p != http.ErrAbortHandler {

@@ -133,9 +133,9 @@ func (m *metrics) enter(req *sandbox.Request) (leave func()) {
 }
 
 // count adds a call that ended.
-func (m *metrics) count(req sandbox.Request, result *sandbox.Result, err error, total time.Duration) {
+func (m *metrics) count(req sandbox.Request, outcome string, result *sandbox.Result, err error, total time.Duration) {
 	lang := language(req.Language)
-	m.calls.WithLabelValues(lang, outcome(result, err)).Inc()
+	m.calls.WithLabelValues(lang, outcome).Inc()
 	var busy *sandbox.BusyError
 	if errors.As(err, &busy) {
 		m.wait.Observe(busy.Waited.Seconds())

@@ -66,7 +66,7 @@ func (e *Executor) Execute(ctx context.Context, req sandbox.Request) (*sandbox.R
 	// In a deferred call, so that a panic on its way up is told of, too.
 	defer func() {
 		leave()
-		e.metrics.count(req, result, err, time.Since(begin))
+		e.metrics.count(req, outcome(ctx, result, err), result, err, time.Since(begin))
 		e.logEnd(ctx, req, result, err, time.Since(begin))
 	}()
 	result, err = e.next.Execute(ctx, req)
@@ -75,7 +75,7 @@ func (e *Executor) Execute(ctx context.Context, req sandbox.Request) (*sandbox.R
 
 // Refused tells of a call that was refused before it came to Execute.
 func (e *Executor) Refused(ctx context.Context, req sandbox.Request, err error) {
-	e.metrics.count(req, nil, err, 0)
+	e.metrics.count(req, outcome(ctx, nil, err), nil, err, 0)
 	e.logEnd(ctx, req, nil, err, 0)
 }
 
@@ -86,20 +86,18 @@ func (panicked) Error() string { return "panic" }
 func (panicked) Unwrap() error { return sandbox.ErrInternal }
 
 // outcome is the status of a result, or the kind of an error.
-func outcome(result *sandbox.Result, err error) string {
+func outcome(ctx context.Context, result *sandbox.Result, err error) string {
 	switch {
 	case err == nil:
 		return string(result.Status)
+	case ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err())):
+		return string(sandbox.StatusCanceled)
 	case errors.Is(err, sandbox.ErrInvalid):
 		return "invalid"
 	case errors.Is(err, sandbox.ErrBusy):
 		return "busy"
 	case errors.Is(err, sandbox.ErrUnavailable):
 		return "unavailable"
-	case errors.Is(err, sandbox.ErrInternal):
-		return "internal"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return string(sandbox.StatusCanceled)
 	}
 	return "internal"
 }
@@ -109,7 +107,7 @@ func (e *Executor) logEnd(ctx context.Context, req sandbox.Request, result *sand
 	sum := sha256.Sum256([]byte(req.Code))
 	attrs := []slog.Attr{
 		slog.String("id", req.ID),
-		slog.String("outcome", outcome(result, err)),
+		slog.String("outcome", outcome(ctx, result, err)),
 		slog.String("language", language(req.Language)),
 		slog.String("code_sha256", hex.EncodeToString(sum[:])),
 		slog.Int("code_bytes", len(req.Code)),
