@@ -89,14 +89,14 @@ func Find(ctx context.Context, client *containerd.Client, name, snapshotter stri
 func find(ctx context.Context, client *containerd.Client, name, snapshotter string) (_ Image, why string, _ error) {
 	record, err := client.ImageService().Get(ctx, name)
 	if errdefs.IsNotFound(err) {
-		return Image{}, fmt.Sprintf("image %s is not in containerd namespace %s", name, namespaceOf(ctx, client)), nil
+		return Image{}, fmt.Sprintf("%s is not in containerd namespace %s", name, namespaceOf(ctx, client)), nil
 	}
 	if err != nil {
 		return Image{}, "", err
 	}
 	img, err := describe(ctx, client.ContentStore(), record.Target)
 	if errdefs.IsNotFound(err) {
-		return Image{}, fmt.Sprintf("content of image %s is missing", name), nil
+		return Image{}, fmt.Sprintf("the content of %s is missing", name), nil
 	}
 	if err != nil {
 		return Image{}, "", err
@@ -104,12 +104,12 @@ func find(ctx context.Context, client *containerd.Client, name, snapshotter stri
 	img.Name, img.Snapshotter = name, snapshotter
 	img.SourceID, img.Environment = record.Labels[labelSource], record.Labels[labelEnvironment]
 	if _, err := client.SnapshotService(snapshotter).Stat(ctx, img.ChainID); errdefs.IsNotFound(err) {
-		return img, fmt.Sprintf("image %s is not unpacked in snapshotter %s", name, snapshotter), nil
+		return img, fmt.Sprintf("%s is not unpacked in snapshotter %s", name, snapshotter), nil
 	} else if err != nil {
 		return Image{}, "", err
 	}
 	if record.Labels[labelVerified] != verifiedAs(img) {
-		return img, fmt.Sprintf("image %s has not been verified", name), nil
+		return img, fmt.Sprintf("%s has not been verified", name), nil
 	}
 	return img, "", nil
 }
