@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,25 +33,29 @@ import (
 const (
 	// prepareTimeout bounds the way from nothing to a waiting launcher.
 	prepareTimeout = 30 * time.Second
-	// disposeTimeout is longer than the 10 s for which the shim itself may
-	// drain the streams in its Delete: with less, the runtime's delete would
-	// never run (containerd#13377).
-	disposeTimeout = 45 * time.Second
+	// removeTimeout bounds each of the two attempts to remove a sandbox. It is
+	// longer than the 10 s for which the shim itself may drain the streams in
+	// its Delete: with less, the runtime's delete would never run
+	// (containerd#13377).
+	removeTimeout = 20 * time.Second
 	// killTimeout is how long a SIGKILL may take to be seen.
-	killTimeout = 10 * time.Second
-	// retryEvery is how often a containerd that is away is asked again.
+	killTimeout = 5 * time.Second
+	// retryEvery is how often what failed for now is tried again.
 	retryEvery = 200 * time.Millisecond
 	// bytesPerInode lets a tmpfs hold as many files as pages, and one
 	// directory: more could only be empty ones.
 	bytesPerInode = 4096
 	// drainGrace is how long the streams may stay open after the end.
 	drainGrace = 2 * time.Second
+	// endGrace is how long the end of a program's input may be on its way
+	// before a wait for it is our fault.
+	endGrace = 500 * time.Millisecond
 )
 
 // box is one sandbox: a container with its task, used for one program.
 //
 // Its life is prepare → run → dispose, or prepare → dispose when nobody needs
-// it. dispose is called exactly once, whatever happened before.
+// it. dispose can be tried again when it fails.
 type box struct {
 	r        *Runner
 	id       string
@@ -64,14 +69,26 @@ type box struct {
 
 	dir                   string // holds the FIFOs, nobody else's
 	stdin, stdout, stderr *os.File
+	// unread is a reading end of stdin. Nothing is read from it: it tells what
+	// nobody has read.
+	unread *os.File
+
+	// launcher and shim are process ids; zero where the runtime's process is
+	// not the launcher or cannot be seen.
+	launcher, shim int
 
 	reported bool // the launcher told how its program ended
 
 	// exited is closed once the task's end is known; exitErr then says
-	// whether it could be learned.
+	// whether it could be learned. Both are nil where nobody watches.
 	exited    chan struct{}
 	exitErr   error
 	stopWatch context.CancelCauseFunc
+
+	// lost is what dispose failed with last, removing whether it is being
+	// tried; both guarded by Runner.mu.
+	lost     error
+	removing bool
 }
 
 // errDisposed ends the watch over a task that is being removed.
@@ -84,17 +101,16 @@ var errDisposed = errors.New("sandbox disposed")
 // It takes no notice of the end of ctx: a Create that is cancelled half-way
 // goes on in containerd, and leaves a shim that nobody knows.
 func (r *Runner) prepare(ctx context.Context, lang sandbox.Language, fs *rootfs, room int) (*box, error) {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), prepareTimeout, errors.New("preparing a sandbox took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.opts.PrepareTimeout, errors.New("preparing a sandbox took too long"))
 	defer cancel()
 	start := time.Now()
-	id := r.instance.id + "-" + randomHex(12)
-	b := &box{
-		r: r, id: id, language: lang, room: room, rootfs: fs, born: start,
-		group:  r.opts.Cgroups.Group(filepath.Join(r.opts.CgroupParent, id)),
-		dir:    filepath.Join(r.instance.dir, id),
-		exited: make(chan struct{}),
-	}
+	b := r.box(r.instance.id + "-" + randomHex(12))
+	b.language, b.room, b.rootfs, b.born = lang, room, fs, start
+	r.mu.Lock()
+	r.boxes[b.id] = b // before anything of it exists, or a sweep could take it for a stray
+	r.mu.Unlock()
 	if err := b.build(ctx); err != nil {
+		r.doubt()
 		r.disposeLater(ctx, b)
 		return nil, err
 	}
@@ -102,18 +118,27 @@ func (r *Runner) prepare(ctx context.Context, lang sandbox.Language, fs *rootfs,
 	return b, nil
 }
 
+// box returns a sandbox of which only the id is known.
+func (r *Runner) box(id string) *box {
+	return &box{
+		r: r, id: id,
+		group: r.opts.Cgroups.Group(filepath.Join(r.opts.CgroupParent, id)),
+		dir:   filepath.Join(r.opts.RunDir, instanceOf(id), id),
+	}
+}
+
 func (b *box) build(ctx context.Context) error {
 	spec, err := oci.Spec(b.r.opts.params(b.id, b.language, b.room))
 	if err != nil {
-		return fmt.Errorf("build spec: %w", err)
+		return fmt.Errorf("%w: build spec: %w", sandbox.ErrInternal, err)
 	}
 	anySpec, err := typeurl.MarshalAny(spec)
 	if err != nil {
-		return fmt.Errorf("encode spec: %w", err)
+		return fmt.Errorf("%w: encode spec: %w", sandbox.ErrInternal, err)
 	}
 	options, err := typeurl.MarshalAny(b.r.opts.runtimeOptions(spec))
 	if err != nil {
-		return fmt.Errorf("encode runtime options: %w", err)
+		return fmt.Errorf("%w: encode runtime options: %w", sandbox.ErrInternal, err)
 	}
 	if err := b.openStreams(); err != nil {
 		return err
@@ -132,19 +157,20 @@ func (b *box) build(ctx context.Context) error {
 		return fmt.Errorf("create container: %w", err)
 	}
 
-	if _, err := b.r.tasks.Create(ctx, &tasks.CreateTaskRequest{
+	task, err := b.r.tasks.Create(ctx, &tasks.CreateTaskRequest{
 		ContainerID: b.id,
 		Rootfs:      b.rootfs.mounts,
 		Stdin:       b.stdin.Name(),
 		Stdout:      b.stdout.Name(),
 		Stderr:      b.stderr.Name(),
-	}); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("create task: %w", errgrpc.ToNative(err))
 	}
 	// Before Start, or an early exit could be missed; and beyond ctx, since
 	// the end of a call is not the end of its task.
 	watchCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	b.stopWatch = stop
+	b.stopWatch, b.exited = stop, make(chan struct{})
 	go b.watch(watchCtx)
 	if _, err := b.r.tasks.Start(ctx, &tasks.StartRequest{ContainerID: b.id}); err != nil {
 		return fmt.Errorf("start task: %w", errgrpc.ToNative(err))
@@ -154,6 +180,9 @@ func (b *box) build(ctx context.Context) error {
 	}
 	if b.meter, err = b.group.Meter(); err != nil {
 		return err
+	}
+	if p, ok := readProcess(int(task.Pid)); ok {
+		b.launcher, b.shim = int(task.Pid), p.parent
 	}
 	return nil
 }
@@ -201,10 +230,9 @@ func (o *Options) runtimeOptions(spec *specs.Spec) *runcoptions.Options {
 	return out
 }
 
-// openStreams makes the FIFOs and opens our ends. None of the opens blocks:
-// the reading ends do not wait for the shim, and stdin is opened for both
-// directions because a writer alone would have to come after the reader. Our
-// own reading end of stdin is closed with it, so it hides no end of file.
+// openStreams makes the FIFOs and opens our ends. None of the opens blocks: the
+// reading ends do not wait for the shim, and the writing end of stdin has our
+// own reading end to write to.
 func (b *box) openStreams() error {
 	if err := os.Mkdir(b.dir, 0o700); err != nil {
 		return fmt.Errorf("create stream directory: %w", err)
@@ -214,12 +242,13 @@ func (b *box) openStreams() error {
 		file **os.File
 		mode int
 	}{
-		{"stdin", &b.stdin, os.O_RDWR},
+		{"stdin", &b.unread, os.O_RDONLY},
+		{"stdin", &b.stdin, os.O_WRONLY},
 		{"stdout", &b.stdout, os.O_RDONLY},
 		{"stderr", &b.stderr, os.O_RDONLY},
 	} {
 		path := filepath.Join(b.dir, s.name)
-		if err := unix.Mkfifo(path, 0o600); err != nil {
+		if err := unix.Mkfifo(path, 0o600); err != nil && s.file != &b.stdin {
 			return fmt.Errorf("create %s fifo: %w", s.name, err)
 		}
 		f, err := os.OpenFile(path, s.mode|unix.O_NONBLOCK, 0)
@@ -234,11 +263,10 @@ func (b *box) openStreams() error {
 // awaitLauncher waits for the byte that says the launcher waits for a program.
 func (b *box) awaitLauncher(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = b.stdout.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
 	var got [1]byte
 	_, err := io.ReadFull(b.stdout, got[:])
 	switch {
-	case ctx.Err() != nil:
+	case !stop(): // the deadline is in place, or about to be
 		return fmt.Errorf("await launcher: %w", context.Cause(ctx))
 	case err != nil || got[0] != readyByte:
 		// What it complained of stands in stderr, in an image that is not ours.
@@ -272,20 +300,36 @@ func (b *box) watch(ctx context.Context) {
 	}
 }
 
-// alive reports whether a prepared sandbox can still take a program.
+// alive reports whether the sandbox can take a program, or be asked for its
+// end: the launcher and the shim between us and it are there and not stopped.
 func (b *box) alive() bool {
+	if b.ended() {
+		return false
+	}
+	if b.launcher == 0 {
+		return true
+	}
+	launcher, ok := readProcess(b.launcher)
+	shim, shimOK := readProcess(b.shim)
+	return ok && shimOK && launcher.parent == b.shim && launcher.runs() && shim.runs()
+}
+
+// ended reports whether the end of the task has been told.
+func (b *box) ended() bool {
 	select {
 	case <-b.exited:
-		return false
-	default:
 		return true
+	default:
+		return false
 	}
 }
 
-// Reasons for which we end a program.
+// Reasons for which we end a program, or cannot tell how it ended.
 var (
 	errTimeLimit = errors.New("time limit reached")
 	errLost      = fmt.Errorf("the sandbox ended without a report: %w", sandbox.ErrUnavailable)
+	// errUndelivered: the sandbox was gone before the program could start.
+	errUndelivered = fmt.Errorf("the sandbox took no program: %w", sandbox.ErrUnavailable)
 )
 
 // run delivers the program, waits for its end and tells how it ended.
@@ -297,8 +341,11 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	runCtx, cancel := context.WithTimeoutCause(ctx, req.Timeout, errTimeLimit)
 	defer cancel()
 
+	delivery := frame(mark, req.Code)
+	var written int
+	var ending atomic.Pointer[time.Time]
 	var writer sync.WaitGroup
-	writer.Go(func() { b.feed(runCtx, mark, req) })
+	writer.Go(func() { written = b.deliver(runCtx, delivery, req.Stdin, &ending) })
 
 	var report *syscall.WaitStatus
 	var readers sync.WaitGroup
@@ -311,11 +358,16 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	}()
 
 	var cause error // why we killed it, nil if we did not
+	unclear := true // without a report we cannot say how it ended
 	select {
 	case <-drained:
 	case <-b.exited:
 	case <-runCtx.Done():
 		cause = context.Cause(runCtx)
+		// A program that may have ended long ago, or that still waits for the
+		// end of its input, has not reached its limit.
+		since := ending.Load()
+		unclear = errors.Is(cause, errTimeLimit) && (!b.alive() || since != nil && time.Since(*since) > endGrace)
 		if err := b.kill(context.WithoutCancel(ctx)); err != nil {
 			b.r.log.Error("kill failed", "sandbox", b.id, "error", err)
 		}
@@ -328,6 +380,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	}
 	duration := time.Since(start)
 	used, usedErr := b.meter.Read()
+	unread, _ := unix.IoctlGetInt(int(b.unread.Fd()), unix.TIOCINQ) // FIONREAD; 0 where it fails
 	// Ends the readers and the writer whatever they wait for.
 	b.closeStreams()
 	cancel()
@@ -335,7 +388,13 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	writer.Wait()
 
 	b.reported = report != nil
-	if report == nil && cause == nil && used.OOMKills == 0 {
+	// The launcher starts nothing before it has the whole frame.
+	started := written-unread >= len(delivery)
+	switch {
+	case report != nil || used.OOMKills > 0:
+	case !started && cause == nil:
+		return nil, errUndelivered
+	case unclear, !started && errors.Is(cause, errTimeLimit):
 		return nil, errLost
 	}
 	if usedErr != nil {
@@ -374,25 +433,31 @@ func setEnd(res *sandbox.Result, report *syscall.WaitStatus, cause error) {
 	}
 }
 
-// feed writes the frame and the program's standard input and ends it. It
-// blocks while a program does not read; closeStreams and the end of ctx end it.
-func (b *box) feed(ctx context.Context, mark nonce, req *sandbox.Request) {
+// deliver writes the frame and the program's standard input, ends it, and
+// returns how many bytes it could write. It blocks while a program does not
+// read; closeStreams and the end of ctx end it. ending is set while the end of
+// file is on its way.
+func (b *box) deliver(ctx context.Context, frame, stdin []byte, ending *atomic.Pointer[time.Time]) int {
 	// Errors say that the program does not read, which is its own affair.
-	_, err := b.stdin.Write(frame(mark, req.Code))
-	if err == nil && len(req.Stdin) > 0 {
-		_, _ = b.stdin.Write(req.Stdin)
+	written, err := b.stdin.Write(frame)
+	if err == nil && len(stdin) > 0 {
+		n, _ := b.stdin.Write(stdin)
+		written += n
 	}
 	_ = b.stdin.Close()
 	// The shim holds a writing end of its own, so our Close alone is no end of
 	// file. While containerd is away the program has to wait for it.
+	since := time.Now()
+	ending.Store(&since)
 	for {
 		_, err := b.r.tasks.CloseIO(ctx, &tasks.CloseIORequest{ContainerID: b.id, Stdin: true})
-		if !errdefs.IsUnavailable(errgrpc.ToNative(err)) {
-			return
+		if ctx.Err() == nil && !errdefs.IsUnavailable(errgrpc.ToNative(err)) {
+			ending.Store(nil)
+			return written
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return written
 		case <-time.After(retryEvery):
 		}
 	}
@@ -431,72 +496,150 @@ func (b *box) kill(ctx context.Context) error {
 	return nil
 }
 
+// killTask sends SIGKILL to the task. One that has ended or is gone is no
+// error.
 func (b *box) killTask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, killTimeout, errors.New("kill was not answered"))
 	defer cancel()
-	return b.r.killTask(ctx, b.id)
+	_, err := b.r.tasks.Kill(ctx, &tasks.KillRequest{ContainerID: b.id, Signal: uint32(syscall.SIGKILL), All: true})
+	// FailedPrecondition: the process has ended already.
+	if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		return nil
+	}
+	return fmt.Errorf("kill task: %w", err)
 }
 
 func (b *box) closeStreams() {
-	for _, f := range []*os.File{b.stdin, b.stdout, b.stderr} {
+	for _, f := range []*os.File{b.unread, b.stdin, b.stdout, b.stderr} {
 		if f != nil {
 			_ = f.Close()
 		}
 	}
 }
 
-// dispose removes every trace of the sandbox. NotFound is success throughout,
-// so it can be tried again.
+// dispose removes every trace of the sandbox, whatever state it is in. What is
+// not there is no error, so it can be tried again. It escalates: SIGKILL to
+// every process in the cgroup, then to the shim, whose leavings containerd
+// clears away.
 //
 // Preconditions: ctx outlives the call that the sandbox worked for.
 func (b *box) dispose(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, disposeTimeout, errors.New("disposing of a sandbox took too long"))
-	defer cancel()
 	b.closeStreams()
 	if b.meter != nil {
 		b.meter.Close()
 	}
-	if b.stopWatch == nil {
-		// Create failed, but containerd may have come further than we know.
-		return b.r.destroy(ctx, b.id)
+	if b.exited != nil {
+		defer b.stopWatch(errDisposed)
+		b.awaitExit(ctx)
 	}
-	defer b.stopWatch(errDisposed)
-	if err := b.end(ctx); err != nil {
-		return err
+	err := b.remove(ctx)
+	if err == nil && b.awaitShim(ctx) {
+		return nil
 	}
-	return b.r.remove(ctx, b.id)
+	if pingErr := b.r.ping(ctx); pingErr != nil {
+		return errors.Join(err, pingErr) // the shim is not to blame
+	}
+	n, killErr := killProcesses(b.r.shims(func(id string) bool { return id == b.id }))
+	if n == 0 {
+		return errors.Join(err, killErr)
+	}
+	b.r.log.Warn("killed a shim that did not do its work", "sandbox", b.id, "error", err)
+	return b.remove(ctx)
 }
 
-// end makes sure that no process of the sandbox runs any more.
-func (b *box) end(ctx context.Context) error {
-	if !b.reported {
-		if err := b.kill(ctx); err != nil {
+// awaitShim waits for the end of the shim, which has nothing left to do.
+func (b *box) awaitShim(ctx context.Context) bool {
+	for deadline := time.Now().Add(killTimeout); b.shim != 0 && b.r.isShim(b.shim, b.id); {
+		if time.Now().After(deadline) {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// awaitExit ends the sandbox and waits for the news, but not for long: remove
+// can do without, it only has to ask again and again.
+func (b *box) awaitExit(ctx context.Context) {
+	if !b.reported { // after a report the launcher is just about to end by itself
+		_ = b.group.Kill() // remove does it again, and tells
+	}
+	timer := time.NewTimer(killTimeout)
+	defer timer.Stop()
+	select {
+	case <-b.exited:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// remove ends the sandbox and removes what containerd and the host have of it.
+// It tries again until removeTimeout.
+func (b *box) remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, removeTimeout, errors.New("it took too long"))
+	defer cancel()
+	for {
+		err := b.tryRemove(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("remove sandbox: %w: %w", context.Cause(ctx), err)
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+func (b *box) tryRemove(ctx context.Context) error {
+	if err := b.group.Kill(); err != nil {
+		return err
+	}
+	if !b.ended() || b.exitErr != nil {
+		if err := b.killTask(ctx); err != nil {
 			return err
 		}
 	}
-	// After a report the launcher is just about to end by itself.
-	if b.awaitExit(ctx, killTimeout) {
-		return nil
+	// FailedPrecondition while it runs.
+	_, err := b.r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: b.id})
+	if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete task: %w", err)
 	}
-	if err := b.killTask(ctx); err != nil {
+	if err := b.r.containers.Delete(ctx, b.id); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete container: %w", err)
+	}
+	// The runtime removes the cgroup. Where it died before it could, we do.
+	if err := removeGroup(ctx, b.group); err != nil {
 		return err
 	}
-	if !b.awaitExit(ctx, killTimeout) {
-		return fmt.Errorf("sandbox %s survives SIGKILL", b.id)
+	if err := os.RemoveAll(b.dir); err != nil {
+		return fmt.Errorf("remove stream directory: %w", err)
 	}
 	return nil
 }
 
-func (b *box) awaitExit(ctx context.Context, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-b.exited:
-		return true
-	case <-ctx.Done():
-	case <-timer.C:
+// removeGroup kills what is left in a cgroup and removes it.
+func removeGroup(ctx context.Context, group cgroup.Group) error {
+	for group.Exists() {
+		if err := group.Kill(); err != nil {
+			return err
+		}
+		// EBUSY until the last process has been reaped.
+		err := group.Remove()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, context.Cause(ctx))
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
-	return false
+	return nil
 }
 
 func randomHex(bytes int) string {

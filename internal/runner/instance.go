@@ -36,7 +36,7 @@ func newInstance(runDir string) (*instance, error) {
 	id := randomHex(6)
 	inst := &instance{id: id, dir: filepath.Join(runDir, id)}
 	// Locked before it bears the name under which a sweep looks for it.
-	lock, err := os.CreateTemp(runDir, "new-*")
+	lock, err := os.CreateTemp(runDir, namelessLock)
 	if err != nil {
 		return nil, fmt.Errorf("create instance lock: %w", err)
 	}
@@ -50,6 +50,9 @@ func newInstance(runDir string) (*instance, error) {
 	inst.lock = lock
 	return inst, nil
 }
+
+// namelessLock is the pattern of lock files that are about to get their name.
+const namelessLock = "new-*"
 
 // lockPath is the lock file of the instance with the directory dir.
 func lockPath(dir string) string { return dir + ".lock" }

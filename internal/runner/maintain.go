@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"net"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"code-execution-sandbox/internal/sandbox"
 )
@@ -16,10 +18,18 @@ import (
 const (
 	// refreshEvery is how soon a new image is used, and a lost containerd seen.
 	refreshEvery = 2 * time.Second
+	// refreshTimeout bounds one look at all that running a program needs.
+	refreshTimeout = time.Minute
 	// janitorEvery is how often leftovers are looked for.
 	janitorEvery = 30 * time.Second
-	// probeTimeout bounds a question to containerd.
-	probeTimeout = 5 * time.Second
+	// pingTimeout bounds a question that containerd answers from memory. It is
+	// shorter than the patience of those who ask Health.
+	pingTimeout = 2 * time.Second
+	// proofAge is how long the protections are taken to hold once proven.
+	proofAge = 10 * time.Minute
+	// doubtAge is the same while there is a reason for doubt: sandboxes that
+	// cannot be made, or a proof that failed.
+	doubtAge = 10 * time.Second
 )
 
 // Maintain finds the image, keeps the pool full and the host clean until ctx
@@ -32,21 +42,23 @@ func (r *Runner) Maintain(ctx context.Context) {
 	}()
 	defer func() { <-pool }()
 
-	r.sweepAndLog(ctx)
-	refresh, janitor := time.NewTicker(refreshEvery), time.NewTicker(janitorEvery)
-	defer refresh.Stop()
-	defer janitor.Stop()
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	var cleaned time.Time // zero: before the next program runs
 	for {
-		probeCtx, cancel := context.WithTimeoutCause(ctx, prepareTimeout, errors.New("looking for the image took too long"))
-		_ = r.Refresh(probeCtx) // it logs what is news, and keeps it
-		cancel()
+		switch err := r.ping(ctx); {
+		case err != nil:
+			cleaned = time.Time{}
+		case time.Since(cleaned) >= janitorEvery:
+			r.retryLost(ctx)
+			r.sweepAndLog(ctx)
+			cleaned = time.Now()
+		}
+		_ = r.Refresh(ctx) // it logs what is news, and keeps it
 		select {
 		case <-ctx.Done():
 			return
-		case <-refresh.C:
-		case <-janitor.C:
-			r.retryLost(ctx)
-			r.sweepAndLog(ctx)
+		case <-tick.C:
 		}
 	}
 }
@@ -63,36 +75,122 @@ func (r *Runner) sweepAndLog(ctx context.Context) {
 
 // retryLost tries again to remove sandboxes that could not be removed.
 func (r *Runner) retryLost(ctx context.Context) {
-	r.mu.Lock()
-	lost := r.lost
-	r.lost = map[int]*box{}
-	r.mu.Unlock()
-	for b := range maps.Values(lost) {
-		r.disposeLater(ctx, b)
+	for _, b := range r.lost() {
+		r.mu.Lock()
+		removing := b.removing
+		r.mu.Unlock()
+		if !removing {
+			r.disposeLater(ctx, b)
+		}
 	}
+}
+
+// ping returns nil if containerd answers.
+func (r *Runner) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, pingTimeout, errors.New("no answer in time"))
+	defer cancel()
+	_, err := r.opts.Client.Version(ctx)
+	if err == nil {
+		return nil
+	}
+	// The connection waits longer and longer, up to the client's timeout,
+	// before it looks for a daemon that was away.
+	if conn, ok := r.opts.Client.Conn().(interface{ ResetConnectBackoff() }); ok {
+		conn.ResetConnectBackoff()
+	}
+	return fmt.Errorf("%w (%w)", errAway, err)
+}
+
+// daemonPID returns the process id of containerd, zero where it cannot be
+// learned: another one means that it was restarted, maybe as another version.
+func (r *Runner) daemonPID(ctx context.Context) int {
+	ctx, cancel := context.WithTimeoutCause(ctx, pingTimeout, errors.New("no answer in time"))
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", r.opts.Address)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = conn.Close() }()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
 }
 
 // Health returns why no program can run, as a *sandbox.NotReadyError, or nil.
 // It asks containerd each time.
 func (r *Runner) Health(ctx context.Context) error {
 	r.mu.Lock()
-	err, lost := r.notReady, len(r.lost)
-	if r.closed {
-		err = &sandbox.NotReadyError{Check: "shutdown", Reason: "the server is shutting down"}
-	}
+	err, closed := r.notReady, r.closed
 	r.mu.Unlock()
-	if err != nil {
+	switch lost := len(r.lost()); {
+	case closed:
+		return errClosed
+	case err != nil:
 		return err
-	}
-	if 2*lost >= cap(r.rooms) {
+	case 2*lost >= cap(r.rooms):
 		return &sandbox.NotReadyError{Check: "host", Reason: fmt.Sprintf("%d of %d sandboxes cannot be removed; see the log, restart containerd", lost, cap(r.rooms))}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("no answer in time"))
-	defer cancel()
-	if _, err := r.opts.Client.Version(ctx); err != nil {
-		return &sandbox.NotReadyError{Check: "containerd", Reason: "containerd does not answer; is it running?"}
+	if r.ping(ctx) != nil {
+		return errAway
 	}
 	return nil
+}
+
+// proof is the last self-test.
+type proof struct {
+	fs     *rootfs
+	daemon int // process id of containerd
+	at     time.Time
+	err    error
+}
+
+// prove runs the self-test when it is due, or tells how it ended last.
+//
+// Preconditions: r.refreshing is held.
+func (r *Runner) prove(ctx context.Context, fs *rootfs) error {
+	now := proof{fs: fs, daemon: r.daemonPID(ctx), at: time.Now()}
+	last := r.proof
+	same := last.fs == fs && last.daemon == now.daemon
+	r.mu.Lock()
+	age := proofAge
+	if r.doubted || last.err != nil {
+		age = doubtAge
+	}
+	due := !same || now.at.Sub(last.at) >= age
+	if due {
+		r.doubted = false
+	}
+	r.mu.Unlock()
+	if !due {
+		return last.err
+	}
+	now.err = r.selfTest(ctx, fs)
+	if ctx.Err() != nil || r.ping(ctx) != nil {
+		return errAway // which proves nothing
+	}
+	if errors.Is(now.err, errNoRoom) { // busy, which proves nothing either
+		if same {
+			return last.err
+		}
+		return &sandbox.NotReadyError{Check: "selftest", Reason: "every sandbox is in use"}
+	}
+	r.proof = now
+	return now.err
+}
+
+// doubt asks for a proof soon, since a sandbox could not be made.
+func (r *Runner) doubt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.doubted = true
 }
 
 //go:embed selftest.py
@@ -100,24 +198,26 @@ var selfTestProgram string
 
 // selfTest proves from inside a sandbox on fs that its protections hold.
 func (r *Runner) selfTest(ctx context.Context, fs *rootfs) error {
-	var room int
-	select {
-	case room = <-r.rooms:
-	case <-ctx.Done():
-		return &sandbox.NotReadyError{Check: "selftest", Reason: "no room for a sandbox"}
-	}
 	failed := func(err error) error {
 		return &sandbox.NotReadyError{Check: "selftest", Reason: "a sandbox could not be started: " + err.Error()}
 	}
-	b, err := r.prepare(ctx, sandbox.Python, fs, room)
-	if err != nil {
-		return failed(err)
-	}
-	defer r.disposeLater(ctx, b)
 	code, err := SelfTestCode(r.opts)
 	if err != nil {
 		return failed(err)
 	}
+	var room int
+	select {
+	case room = <-r.rooms:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(r.opts.PrepareTimeout):
+		return errNoRoom
+	}
+	b, err := r.obtain(ctx, sandbox.Python, fs, room)
+	if err != nil {
+		return failed(err)
+	}
+	defer r.disposeLater(ctx, b)
 	res, err := b.run(ctx, &sandbox.Request{Language: sandbox.Python, Code: code, Timeout: r.opts.Limits.MaxTimeout})
 	if err != nil {
 		return failed(err)

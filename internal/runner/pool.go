@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -120,7 +121,7 @@ func (p *pool) run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(wait):
+			case <-time.After(wait/2 + rand.N(wait/2)): // servers on one host spread out
 			}
 			wait = min(2*wait, maxWait)
 		}
@@ -132,8 +133,6 @@ func (p *pool) run(ctx context.Context) {
 		}
 	}
 }
-
-var errNoRoom = errors.New("no room for a prepared sandbox now")
 
 // add prepares one sandbox.
 func (p *pool) add(ctx context.Context, lang sandbox.Language) error {
@@ -147,7 +146,7 @@ func (p *pool) add(ctx context.Context, lang sandbox.Language) error {
 	default:
 		return errNoRoom
 	}
-	b, err := p.r.prepare(ctx, lang, p.r.current(), room)
+	b, err := p.r.obtain(ctx, lang, p.r.current(), room)
 	if err != nil {
 		return err
 	}

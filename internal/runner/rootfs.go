@@ -63,31 +63,37 @@ func readOnly(mounts []mount.Mount) []*types.Mount {
 	return out
 }
 
-// Refresh looks for the image and, when it is a new one, lets new sandboxes
-// use it; those that exist keep theirs. It returns why no program can run, a
+// Refresh asks containerd, looks for the image and, when it is a new one, lets
+// new sandboxes use it; those that exist keep theirs. Where the options ask for
+// a proof of the protections, it is due with each new image and containerd,
+// after a failure, and once in proofAge. It returns why no program can run, a
 // *sandbox.NotReadyError, or nil.
 func (r *Runner) Refresh(ctx context.Context) error {
+	r.refreshing.Lock()
+	defer r.refreshing.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, refreshTimeout, errors.New("no answer in time"))
+	defer cancel()
 	fs, err := r.findRootfs(ctx)
-	if err != nil {
-		var notReady *sandbox.NotReadyError
-		switch {
-		case errors.As(err, &notReady):
-		case errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || ctx.Err() != nil:
-			notReady = &sandbox.NotReadyError{Check: "containerd", Reason: "containerd does not answer: " + err.Error()}
-		default:
-			notReady = &sandbox.NotReadyError{Check: "image", Reason: err.Error()}
-		}
-		return r.setReady(nil, notReady)
+	if err == nil && r.opts.SelfTest {
+		err = r.prove(ctx, fs)
 	}
-	if fs != r.current() && r.opts.SelfTest {
-		if err := r.selfTest(ctx, fs); err != nil {
-			return r.setReady(nil, err)
-		}
+	var notReady *sandbox.NotReadyError
+	switch {
+	case err == nil:
+		return r.setReady(fs, nil)
+	case errors.As(err, &notReady):
+	case errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || ctx.Err() != nil:
+		notReady = errAway
+	default:
+		notReady = &sandbox.NotReadyError{Check: "image", Reason: err.Error()}
 	}
-	return r.setReady(fs, nil)
+	return r.setReady(nil, notReady)
 }
 
 func (r *Runner) findRootfs(ctx context.Context) (*rootfs, error) {
+	if err := r.ping(ctx); err != nil {
+		return nil, err
+	}
 	img, err := image.Find(ctx, r.opts.Client, r.opts.ImageName, r.opts.Snapshotter)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,9 +83,12 @@ type Options struct {
 	AppArmorProfile string
 	// Arch is the architecture of the host as Go names it.
 	Arch string
-	// SelfTest refuses programs until a sandbox has shown from inside that
-	// its limits hold.
+	// SelfTest refuses programs until a sandbox has shown from inside that its
+	// limits hold, and asks for that proof again from time to time.
 	SelfTest bool
+	// PrepareTimeout bounds the way to a sandbox that waits for a program, the
+	// wait for room included. Zero means 30 s.
+	PrepareTimeout time.Duration
 	// Stage, when set, is told how long each stage took.
 	Stage func(stage string, took time.Duration)
 	// ImageChanged, when set, is told of the image that sandboxes use from now
@@ -111,11 +115,15 @@ type Runner struct {
 	// busy counts calls, disposals and the pool's work.
 	busy sync.WaitGroup
 
+	refreshing sync.Mutex
+	proof      proof // guarded by refreshing
+
 	mu       sync.Mutex
-	rootfs   *rootfs      // guarded by mu; nil until an image was found
-	notReady error        // guarded by mu; nil or *sandbox.NotReadyError
-	lost     map[int]*box // guarded by mu; rooms whose sandbox could not be removed
-	closed   bool         // guarded by mu
+	rootfs   *rootfs         // guarded by mu; nil until an image was found
+	notReady error           // guarded by mu; nil or *sandbox.NotReadyError
+	boxes    map[string]*box // guarded by mu; all that exist, by id
+	doubted  bool            // guarded by mu; the next Refresh asks for a proof
+	closed   bool            // guarded by mu
 }
 
 var _ sandbox.Executor = (*Runner)(nil)
@@ -131,6 +139,10 @@ func New(opts Options) (*Runner, error) {
 	if opts.ImageChanged == nil {
 		opts.ImageChanged = func(image.Image) {}
 	}
+	if opts.PrepareTimeout == 0 {
+		opts.PrepareTimeout = prepareTimeout
+	}
+	opts.Address = strings.TrimPrefix(opts.Address, "unix://")
 	pooled := 0
 	for _, n := range opts.Pool {
 		pooled += n
@@ -152,7 +164,7 @@ func New(opts Options) (*Runner, error) {
 		gate:       admit.New(opts.Slots, opts.MaxWaiting, opts.MaxWait),
 		rooms:      make(chan int, rooms),
 		notReady:   &sandbox.NotReadyError{Check: "image", Reason: "not looked for yet"},
-		lost:       map[int]*box{},
+		boxes:      map[string]*box{},
 	}
 	r.pool = newPool(r)
 	for i := range rooms {
@@ -182,13 +194,12 @@ func (r *Runner) Execute(ctx context.Context, req sandbox.Request) (*sandbox.Res
 	if req.Started != nil {
 		req.Started()
 	}
-	b, err := r.take(ctx, req.Language)
-	if err != nil {
-		return nil, r.fault(ctx, err)
+	res, err := r.serve(ctx, &req)
+	// The sandbox died while it was handed out: the program goes into another.
+	if errors.Is(err, errUndelivered) {
+		r.log.Warn("a sandbox was dead on delivery, taking another")
+		res, err = r.serve(ctx, &req)
 	}
-	res, err := b.run(ctx, &req)
-	r.disposeLater(ctx, b)
-	r.pool.wake()
 	if err != nil {
 		return nil, r.fault(ctx, err)
 	}
@@ -202,13 +213,25 @@ func (r *Runner) begin() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return &sandbox.NotReadyError{Check: "shutdown", Reason: "the server is shutting down"}
+		return errClosed
 	}
 	if r.notReady != nil {
 		return r.notReady
 	}
 	r.busy.Add(1)
 	return nil
+}
+
+// serve runs one program in one sandbox.
+func (r *Runner) serve(ctx context.Context, req *sandbox.Request) (*sandbox.Result, error) {
+	b, err := r.take(ctx, req.Language)
+	if err != nil {
+		return nil, err
+	}
+	res, err := b.run(ctx, req)
+	r.disposeLater(ctx, b)
+	r.pool.wake()
+	return res, err
 }
 
 // take returns a sandbox that waits for a program: one from the pool, or one
@@ -218,14 +241,27 @@ func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) 
 	if b := r.pool.take(ctx, lang, fs); b != nil {
 		return b, nil
 	}
-	var room int
+	// What was ready when the call came need not be so after the queue.
+	if err := r.ready(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.PrepareTimeout, errSlow)
+	defer cancel()
 	select {
-	case room = <-r.rooms:
+	case room := <-r.rooms:
+		return r.obtain(ctx, lang, fs, room)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
-	case <-time.After(prepareTimeout):
-		return nil, fmt.Errorf("no room for a sandbox: %w", sandbox.ErrUnavailable)
 	}
+}
+
+var (
+	errSlow   = fmt.Errorf("no sandbox was ready in time: %w", sandbox.ErrUnavailable)
+	errNoRoom = fmt.Errorf("no room for another sandbox now: %w", sandbox.ErrUnavailable)
+)
+
+// obtain prepares a sandbox for a caller who leaves when ctx ends.
+func (r *Runner) obtain(ctx context.Context, lang sandbox.Language, fs *rootfs, room int) (*box, error) {
 	type made struct {
 		box *box
 		err error
@@ -249,39 +285,67 @@ func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) 
 	}
 }
 
-// fault gives an error of ours its kind.
+// fault gives an error of ours its kind. What stands between a program and its
+// sandbox is containerd or the host, unless we know better.
 func (r *Runner) fault(ctx context.Context, err error) error {
-	for _, kind := range []error{sandbox.ErrUnavailable, sandbox.ErrBusy, sandbox.ErrInvalid} {
-		if errors.Is(err, kind) {
-			return err
-		}
-	}
-	if ctx.Err() != nil {
+	var notReady *sandbox.NotReadyError
+	switch {
+	case errors.As(err, &notReady), errors.Is(err, sandbox.ErrInternal):
+		return err
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		return err // the caller left, which is nobody's fault
+	case errdefs.IsUnavailable(err):
+		return fmt.Errorf("%w (%w)", errAway, err)
+	case errors.Is(err, sandbox.ErrUnavailable):
+		return err
 	}
-	if errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
-	}
-	return fmt.Errorf("%w: %w", sandbox.ErrInternal, err)
+	return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
 }
 
+// Reasons for which no program can run.
+var (
+	errAway   = &sandbox.NotReadyError{Check: "containerd", Reason: "containerd does not answer; is it running?"}
+	errClosed = &sandbox.NotReadyError{Check: "shutdown", Reason: "the server is shutting down"}
+)
+
 // disposeLater disposes of b off the caller's path and then gives its room
-// back. A sandbox that cannot be removed keeps its room until the janitor has
-// removed it, so that nothing of it can meet a later one.
+// back. A sandbox that cannot be removed is lost: it keeps its room until the
+// janitor has removed it, so that nothing of it can meet a later one.
 func (r *Runner) disposeLater(ctx context.Context, b *box) {
 	ctx = context.WithoutCancel(ctx)
+	r.mu.Lock()
+	b.removing = true
+	r.mu.Unlock()
 	r.busy.Go(func() {
 		start := time.Now()
-		if err := b.dispose(ctx); err != nil {
+		err := b.dispose(ctx)
+		r.mu.Lock()
+		b.removing, b.lost = false, err
+		if err == nil {
+			delete(r.boxes, b.id)
+		}
+		r.mu.Unlock()
+		if err != nil {
 			r.log.Error("sandbox not removed, its room stays closed", "sandbox", b.id, "room", b.room, "error", err)
-			r.mu.Lock()
-			r.lost[b.room] = b
-			r.mu.Unlock()
 			return
 		}
 		r.opts.Stage(StageDispose, time.Since(start))
 		r.rooms <- b.room
+		r.pool.wake()
 	})
+}
+
+// lost returns the sandboxes that could not be removed.
+func (r *Runner) lost() []*box {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*box
+	for _, b := range r.boxes {
+		if b.lost != nil {
+			out = append(out, b)
+		}
+	}
+	return out
 }
 
 // Close ends the Runner: it takes no more calls, waits for those that run and
@@ -303,9 +367,7 @@ func (r *Runner) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-done:
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if n := len(r.lost); n > 0 {
+		if n := len(r.lost()); n > 0 {
 			return errors.Join(fmt.Errorf("close runner: %d sandboxes could not be removed, the next sweep tries again", n), r.instance.abandon())
 		}
 		return r.instance.close()
@@ -327,9 +389,7 @@ func (r *Runner) Load() Load {
 	var l Load
 	l.Running, l.Queued = r.gate.Load()
 	l.Prepared = r.pool.sizes()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l.Quarantined = len(r.lost)
+	l.Quarantined = len(r.lost())
 	return l
 }
 

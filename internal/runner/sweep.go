@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,69 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 )
-
-// killTask sends SIGKILL to the task. One that has ended or is gone is no
-// error.
-func (r *Runner) killTask(ctx context.Context, id string) error {
-	_, err := r.tasks.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL), All: true})
-	// FailedPrecondition: the process has ended already.
-	if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
-		return nil
-	}
-	return fmt.Errorf("kill task: %w", err)
-}
-
-// remove deletes what containerd and the host have of an ended sandbox. What
-// is not there is no error, so it can be tried again.
-func (r *Runner) remove(ctx context.Context, id string) error {
-	_, err := r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
-	if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete task: %w", err)
-	}
-	if err := r.containers.Delete(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete container: %w", err)
-	}
-	// The runtime removes the cgroup. Where it died before it could, we do.
-	if err := r.removeCgroup(ctx, id); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(filepath.Join(r.instance.dir, id)); err != nil {
-		return fmt.Errorf("remove stream directory: %w", err)
-	}
-	return nil
-}
-
-// removeCgroup kills what is left in a sandbox's cgroup and removes it.
-func (r *Runner) removeCgroup(ctx context.Context, id string) error {
-	group := r.opts.Cgroups.Group(filepath.Join(r.opts.CgroupParent, id))
-	var err error
-	for group.Exists() {
-		if err = group.Kill(); err != nil {
-			return err
-		}
-		// EBUSY until the last process has been reaped.
-		if err = group.Remove(); err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, context.Cause(ctx))
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	return nil
-}
 
 // Swept counts what a sweep removed.
 type Swept struct {
@@ -87,81 +29,135 @@ func (s Swept) LogValue() slog.Value {
 		slog.Int("cgroups", s.Cgroups), slog.Int("directories", s.Directories), slog.Int("snapshots", s.Snapshots))
 }
 
-// Sweep removes what instances that are dead have left behind: containers
-// with their tasks, shims without a record, cgroups, FIFO directories, and
-// views of images that nothing uses. It never touches what belongs to a living
-// instance, or what does not carry our mark. It goes on after an error and
-// returns all of them.
+// Sweep removes what nobody owns: what instances that are dead have left
+// behind, and what containerd made for this one after it had been given up.
+// That is containers with their tasks, shims without a record, cgroups, FIFO
+// directories, and views of images that nothing uses. It never touches what
+// belongs to a living instance, or what does not carry our mark. It goes on
+// after an error and returns all of them, and takes no longer than
+// sweepTimeout.
 func (r *Runner) Sweep(ctx context.Context) (Swept, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, sweepTimeout, errors.New("it took too long"))
+	defer cancel()
 	var swept Swept
-	var errs []error
 	found, err := r.containers.List(ctx, fmt.Sprintf("labels.%q", labelInstance))
 	if err != nil {
 		return swept, fmt.Errorf("list containers: %w", err)
 	}
-	// An instance is dead when its lock says so, never for want of a lock: what
-	// has none may belong to a server with another run directory. A container
-	// names its lock itself.
-	dead, alone := r.deadInstances()
+	s := r.newSweep()
 	used := map[string]bool{}
+	var strays []*box
 	for _, c := range found {
-		owner := c.Labels[labelInstance]
-		if owner == r.instance.id || locked(c.Labels[labelLock]) {
-			used[c.SnapshotKey] = true
-			continue
+		if owner := c.Labels[labelInstance]; owner != r.instance.id && !locked(c.Labels[labelLock]) {
+			s.dead[owner] = true
 		}
-		dead[owner] = true
-		if err := r.sweepContainer(ctx, c.ID); err != nil {
-			errs = append(errs, fmt.Errorf("sweep %s: %w", c.ID, err))
+		if s.stray(c.ID) {
+			strays = append(strays, r.box(c.ID))
+		} else {
 			used[c.SnapshotKey] = true
-			continue
 		}
-		swept.Containers++
 	}
-	errs = append(errs, r.sweepShims(dead, &swept), r.sweepCgroups(ctx, dead, &swept), r.sweepDirectories(dead, &swept))
-	if alone {
+	errs := s.containers(ctx, strays, &swept)
+	errs = append(errs, s.shims(ctx, &swept), s.cgroups(ctx, &swept), s.directories(&swept))
+	if s.alone && len(strays) == swept.Containers {
 		// Another instance may be about to use a view that no container uses.
 		errs = append(errs, r.sweepViews(ctx, used, &swept))
 	}
 	return swept, errors.Join(errs...)
 }
 
-// deadInstances returns the instances of our run directory that are dead, and
-// whether we are the only one alive there.
-func (r *Runner) deadInstances() (dead map[string]bool, alone bool) {
-	dead, alone = map[string]bool{}, true
+const (
+	// sweepTimeout bounds a whole sweep, which the start of a server waits for.
+	sweepTimeout = time.Minute
+	// sweepWidth is how many sandboxes are removed at a time.
+	sweepWidth = 8
+	// shimGrace is how long a shim may take to end after its sandbox is gone.
+	shimGrace = time.Second
+	// lockGrace is the age at which a lock that was never named is a leftover.
+	lockGrace = time.Minute
+)
+
+// sweep is what one Sweep knows.
+type sweep struct {
+	r *Runner
+	// dead are the instances that have ended. One is dead when its lock says
+	// so, never for want of a lock: what has none may belong to a server with
+	// another run directory. A container names its lock itself.
+	dead map[string]bool
+	// alone is true when no other instance lives in our run directory.
+	alone bool
+	// unclean are the dead instances of which something is left.
+	unclean map[string]bool
+}
+
+func (r *Runner) newSweep() *sweep {
+	s := &sweep{r: r, dead: map[string]bool{}, unclean: map[string]bool{}, alone: true}
 	locks, _ := filepath.Glob(lockPath(filepath.Join(r.opts.RunDir, "*"))) // the pattern is well-formed
 	for _, lock := range locks {
 		id := strings.TrimSuffix(filepath.Base(lock), lockPath(""))
 		switch {
 		case id == r.instance.id:
 		case locked(lock):
-			alone = false
+			s.alone = false
 		default:
-			dead[id] = true
+			s.dead[id] = true
 		}
 	}
-	return dead, alone
+	return s
 }
 
-func (r *Runner) sweepContainer(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, disposeTimeout, errors.New("sweeping a sandbox took too long"))
-	defer cancel()
-	return r.destroy(ctx, id)
+// stray reports whether nobody owns the sandbox with this id. Ours are known
+// before anything of them exists, so what was found first and is unknown now
+// was made by containerd for a request that we had given up.
+func (s *sweep) stray(id string) bool {
+	owner := instanceOf(id)
+	if owner != s.r.instance.id {
+		return s.dead[owner]
+	}
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	return s.r.boxes[id] == nil
 }
 
-// destroy ends and removes a sandbox of which nothing is known but its id.
-func (r *Runner) destroy(ctx context.Context, id string) error {
-	if err := r.opts.Cgroups.Group(filepath.Join(r.opts.CgroupParent, id)).Kill(); err != nil {
-		return err
+// containers removes strays, several at a time. What it has begun is brought to
+// its end even if ctx ends first, or shims would be left.
+func (s *sweep) containers(ctx context.Context, strays []*box, swept *Swept) []error {
+	type removed struct {
+		id  string
+		err error
 	}
-	if err := r.killTask(ctx, id); err != nil {
-		return err
+	width := make(chan struct{}, sweepWidth)
+	done := make(chan removed, len(strays))
+	for _, b := range strays {
+		s.r.busy.Go(func() {
+			select {
+			case width <- struct{}{}:
+				defer func() { <-width }()
+			case <-ctx.Done():
+				done <- removed{b.id, context.Cause(ctx)}
+				return
+			}
+			done <- removed{b.id, b.dispose(context.WithoutCancel(ctx))}
+		})
 	}
-	if _, err := r.tasks.Wait(ctx, &tasks.WaitRequest{ContainerID: id}); err != nil && !errdefs.IsNotFound(errgrpc.ToNative(err)) {
-		return fmt.Errorf("await task: %w", errgrpc.ToNative(err))
+	var errs []error
+	for n := range strays {
+		select {
+		case d := <-done:
+			if d.err != nil {
+				errs = append(errs, fmt.Errorf("sweep %s: %w", d.id, d.err))
+				s.unclean[instanceOf(d.id)] = true
+				continue
+			}
+			swept.Containers++
+		case <-ctx.Done():
+			for id := range s.dead {
+				s.unclean[id] = true
+			}
+			return append(errs, fmt.Errorf("sweep: %d sandboxes are left: %w", len(strays)-n, context.Cause(ctx)))
+		}
 	}
-	return r.remove(ctx, id)
+	return errs
 }
 
 // instanceOf returns the instance that a sandbox's id begins with.
@@ -170,45 +166,25 @@ func instanceOf(id string) string {
 	return owner
 }
 
-// sweepShims kills shims of ours that containerd has no record of, which a
+// shims kills shims of ours that containerd has no record of, which a
 // containerd that died within Create leaves (containerd#6860).
-func (r *Runner) sweepShims(dead map[string]bool, swept *Swept) error {
-	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return fmt.Errorf("list processes: %w", err)
+func (s *sweep) shims(ctx context.Context, swept *Swept) error {
+	strays := s.r.shims(s.stray)
+	if len(strays) == 0 {
+		return nil
 	}
-	for _, file := range procs {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		args := strings.Split(string(bytes.TrimRight(raw, "\x00")), "\x00")
-		if !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") ||
-			argument(args, "-namespace") != r.opts.Namespace || argument(args, "-address") != r.opts.Address ||
-			!dead[instanceOf(argument(args, "-id"))] {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			continue
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
-			swept.Shims++
-		}
+	// One whose sandbox was just removed is about to end by itself.
+	select {
+	case <-ctx.Done():
+	case <-time.After(shimGrace):
 	}
-	return nil
+	n, err := killProcesses(strays)
+	swept.Shims += n
+	return err
 }
 
-// argument returns the value that follows the flag name in args.
-func argument(args []string, name string) string {
-	if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {
-		return args[i+1]
-	}
-	return ""
-}
-
-func (r *Runner) sweepCgroups(ctx context.Context, dead map[string]bool, swept *Swept) error {
-	names, err := r.opts.Cgroups.Children(r.opts.CgroupParent)
+func (s *sweep) cgroups(ctx context.Context, swept *Swept) error {
+	names, err := s.r.opts.Cgroups.Children(s.r.opts.CgroupParent)
 	if err != nil {
 		return err
 	}
@@ -216,11 +192,12 @@ func (r *Runner) sweepCgroups(ctx context.Context, dead map[string]bool, swept *
 	defer cancel()
 	var errs []error
 	for _, name := range names {
-		if !dead[instanceOf(name)] {
+		if !s.stray(name) {
 			continue
 		}
-		if err := r.removeCgroup(ctx, name); err != nil {
+		if err := removeGroup(ctx, s.r.box(name).group); err != nil {
 			errs = append(errs, err)
+			s.unclean[instanceOf(name)] = true
 			continue
 		}
 		swept.Cgroups++
@@ -228,18 +205,38 @@ func (r *Runner) sweepCgroups(ctx context.Context, dead map[string]bool, swept *
 	return errors.Join(errs...)
 }
 
-func (r *Runner) sweepDirectories(dead map[string]bool, swept *Swept) error {
+// directories removes what clean dead instances have in the run directory.
+func (s *sweep) directories(swept *Swept) error {
 	var errs []error
-	for id := range dead {
-		path := filepath.Join(r.opts.RunDir, id)
-		// The lock last: it is what says that there is something to sweep.
-		if err := errors.Join(os.RemoveAll(path), os.Remove(lockPath(path))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove instance directory: %w", err))
+	for id := range s.dead {
+		if s.unclean[id] {
 			continue
 		}
-		swept.Directories++
+		path := filepath.Join(s.r.opts.RunDir, id)
+		_, err := os.Lstat(path)
+		there := err == nil
+		// The lock last: it is what says that there is something to sweep.
+		if err := errors.Join(os.RemoveAll(path), removeFile(lockPath(path))); err != nil {
+			errs = append(errs, fmt.Errorf("remove instance directory: %w", err))
+		} else if there {
+			swept.Directories++
+		}
+	}
+	nameless, _ := filepath.Glob(filepath.Join(s.r.opts.RunDir, namelessLock)) // the pattern is well-formed
+	for _, lock := range nameless {
+		if info, err := os.Stat(lock); err == nil && time.Since(info.ModTime()) > lockGrace && !locked(lock) {
+			errs = append(errs, removeFile(lock))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// removeFile removes a file that may be gone already.
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // sweepViews removes our views of images that neither a container nor this
