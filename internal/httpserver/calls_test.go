@@ -417,3 +417,19 @@ func TestMaxConnections(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What the service adds to a program: HTTP, MCP and the record, with the
+// client's share.
+func BenchmarkCall(b *testing.B) {
+	for _, e := range eras {
+		b.Run(e.name, func(b *testing.B) {
+			s := start(b, func(o *Options, m *mcpserver.Options) { o.Logger, m.Logger = nil, nil })
+			body, headers := e.call(1, "echo", "")
+			for b.Loop() {
+				if r := s.do("POST", "/mcp", body, headers...); r.status != 200 {
+					b.Fatal(r)
+				}
+			}
+		})
+	}
+}

@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 
+	"code-execution-sandbox/internal/observe"
 	"code-execution-sandbox/internal/sandbox"
 )
 
@@ -63,7 +64,7 @@ type Options struct {
 	// unless one is given. Empty accepts every Host on connections that are
 	// not loopback ones. On a loopback connection loopback names are accepted
 	// besides, and a foreign name never unless it is listed: it means DNS
-	// rebinding.
+	// rebinding. /healthz answers whatever the Host, for load balancers.
 	AllowedHosts []string
 	// MaxBodyBytes bounds the body of a request. Zero means 8 MiB. See
 	// mcpserver.MaxBodyBytes.
@@ -138,7 +139,7 @@ func New(opts Options) (*Server, error) {
 		})
 	}
 	s.refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "code_execution_sandbox", Name: "http_refusals_total",
+		Namespace: observe.Namespace, Name: "http_refusals_total",
 		Help: "HTTP requests that were refused before anything in them was looked at, by reason.",
 	}, []string{"reason"})
 	for _, reason := range []string{"token", "host", "origin", "too_large", "shutting_down"} {

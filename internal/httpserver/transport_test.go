@@ -293,7 +293,8 @@ func TestRow9Malformed(t *testing.T) {
 	inBothEras(t, func(t *testing.T, s *service, e era) {
 		call, headers := e.call(1, "must not run", "")
 		for _, body := range []string{"", "{", "nonsense", "[]", "[" + call + "]", `"x"`, "null", "7", `{"jsonrpc":"2.0","id":null,"method":"ping"}`,
-			`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":[]}`, strings.Repeat("[", 100_000)} {
+			`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":[]}`, strings.Repeat("[", 100_000),
+			strings.Replace(call, `"arguments": {`, `"arguments": {"x": `+strings.Repeat("[", 1_000_000)+strings.Repeat("]", 1_000_000)+`,`, 1)} {
 			if r := s.do("POST", "/mcp", body, headers...); r.status != 400 {
 				t.Errorf("%.40q: got %d %s, want 400", body, r.status, r.body)
 			}

@@ -42,7 +42,7 @@ var testLimits = sandbox.Limits{
 
 // fake is an Executor whose programs do as their code says.
 type fake struct {
-	t       *testing.T
+	t       testing.TB
 	started chan *program
 }
 
@@ -119,7 +119,7 @@ func (f healthFunc) Health(ctx context.Context) error { return f(ctx) }
 
 // service is a whole service behind a real socket.
 type service struct {
-	t      *testing.T
+	t      testing.TB
 	http   *Server
 	fake   *fake
 	log    *lockedBuffer
@@ -145,7 +145,7 @@ func (l *lockedBuffer) String() string {
 }
 
 // prepare returns a service that does not listen yet.
-func prepare(t *testing.T, change ...func(*Options, *mcpserver.Options)) *service {
+func prepare(t testing.TB, change ...func(*Options, *mcpserver.Options)) *service {
 	t.Helper()
 	s := &service{t: t, fake: &fake{t, make(chan *program, 100)}, log: &lockedBuffer{}}
 	logger := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -186,7 +186,7 @@ func prepare(t *testing.T, change ...func(*Options, *mcpserver.Options)) *servic
 	return s
 }
 
-func start(t *testing.T, change ...func(*Options, *mcpserver.Options)) *service {
+func start(t testing.TB, change ...func(*Options, *mcpserver.Options)) *service {
 	t.Helper()
 	s := prepare(t, change...)
 	s.listen()

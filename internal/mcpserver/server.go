@@ -215,7 +215,7 @@ func (s *Server) reportProgress(ctx context.Context, req *mcp.CallToolRequest, r
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		begin := time.Now()
+		begin, sent := time.Now(), time.Duration(0)
 		tick := time.NewTicker(s.opts.ProgressInterval)
 		defer tick.Stop()
 		for {
@@ -228,7 +228,11 @@ func (s *Server) reportProgress(ctx context.Context, req *mcp.CallToolRequest, r
 			if running.Load() {
 				state = "running"
 			}
-			elapsed := time.Since(begin)
+			elapsed := time.Since(begin).Truncate(time.Millisecond)
+			if elapsed <= sent { // the protocol wants progress
+				continue
+			}
+			sent = elapsed
 			// An error means that the client is gone, which ctx will tell.
 			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
 				ProgressToken: token,
