@@ -83,7 +83,7 @@ func TestStalledClient(t *testing.T) {
 // The deadlines of one request do not reach the next one on its connection, and
 // the read timeout does not reach a call that runs.
 func TestTimeoutsLeaveCallsAlone(t *testing.T) {
-	s := prepare(t, func(o *Options, _ *mcpserver.Options) { o.KeepAlive = time.Hour })
+	s := prepare(t)
 	s.http.writeTimeout = 50 * time.Millisecond
 	server := &http.Server{Handler: s.http, ReadTimeout: 50 * time.Millisecond}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -96,16 +96,18 @@ func TestTimeoutsLeaveCallsAlone(t *testing.T) {
 	s.addr = ln.Addr().String()
 
 	for _, e := range eras {
-		answer := make(chan reply)
-		go func() { answer <- s.run(e, "wait", "") }()
+		body, headers := e.call(1, "wait", "")
+		res := s.open(t.Context(), "POST", "/mcp", strings.NewReader(body), headers...)
 		p := s.fake.next()
 		time.Sleep(200 * time.Millisecond)
 		if len(p.ended) > 0 {
 			t.Errorf("%s: the call was ended by %v", e.name, <-p.ended)
 		}
 		close(p.leave)
-		if r := <-answer; r.status != 200 || !strings.Contains(r.body, "exit_code: 0") {
-			t.Errorf("%s: got %d %s", e.name, r.status, r.body)
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || !strings.Contains(string(b), "exit_code: 0") {
+			t.Errorf("%s: got %s, %v", e.name, b, err)
 		}
 	}
 }
