@@ -172,7 +172,7 @@ func TestVerdicts(t *testing.T) {
 			iopl ioperm modify_ldt remap_file_pages capset setgroups a_call_of_tomorrow`, nil},
 		{absent, `clone3 splice vmsplice tee sendfile io_uring_setup io_uring_enter io_uring_register keyctl add_key
 			request_key memfd_create memfd_secret shmget shmat shmctl shmdt semget semop semctl semtimedop msgget msgsnd
-			msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr userfaultfd io_setup
+			msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr userfaultfd inotify_init1 io_setup
 			io_submit cachestat statmount listmount`, nil},
 		{pretend, `sync syncfs fadvise64`, nil},
 

@@ -109,11 +109,10 @@ var profile = []group{
 		mkdirat unlinkat linkat symlinkat renameat renameat2
 		fchmod fchmodat fchmodat2 fchown fchownat utimensat
 		getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr
-		setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
-		inotify_init1 inotify_add_watch inotify_rm_watch`},
+		setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr`},
 	{answer: allow, arch: AMD64, names: `
 		open creat stat lstat access readlink mkdir rmdir unlink link symlink rename chmod chown lchown
-		utime utimes futimesat inotify_init`},
+		utime utimes futimesat`},
 	// Named pipes and plain files; no device nodes, no overlayfs whiteouts. The
 	// kernel reads a mode as 16 bits, of which the type is four.
 	{answer: allow, arch: AMD64, names: `mknod`,
@@ -234,6 +233,13 @@ var profile = []group{
 	{answer: absent, names: `
 		shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
 		mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr`},
+	// Instances are counted twice: for the user of the sandbox, and for whoever
+	// made its user namespace, which is root. The few that root may have (128 by
+	// default) are for the host's own services and for all sandboxes together,
+	// so one program could take them from everybody. Watchers fall back to
+	// polling, as tail -f does.
+	{answer: absent, names: `inotify_init1 inotify_add_watch inotify_rm_watch`},
+	{answer: absent, arch: AMD64, names: `inotify_init`},
 	// Page faults served by the program: it can stop the kernel half-way, which
 	// makes races easy to win.
 	{answer: absent, names: `userfaultfd`},
