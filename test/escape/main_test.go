@@ -1,0 +1,27 @@
+// Package escape runs programs that try to get out of their sandbox, to learn
+// of the host, to reach a neighbour, to leave something behind, or to exhaust
+// what is shared; and holds what they see, and what the caller is told,
+// against a numbered table. The numbers are those of the security bar, so that
+// a row can be named in a discussion and in the mutation runs, which take one
+// protection away and want the rows that it serves to fail.
+package escape
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"code-execution-sandbox/test/harness"
+)
+
+var (
+	update = flag.Bool("update", false, "write the snapshot of the answers to system calls anew")
+	only   = flag.String("rows", "", "run only the rows with these numbers, separated by commas")
+)
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(envMutation); name != "" {
+		os.Exit(mutate(name, os.Args[1:]))
+	}
+	os.Exit(harness.Main(m))
+}
