@@ -22,9 +22,10 @@ const (
 	refreshTimeout = time.Minute
 	// janitorEvery is how often leftovers are looked for.
 	janitorEvery = 30 * time.Second
-	// pingTimeout bounds a question that containerd answers from memory. It is
-	// shorter than the patience of those who ask Health.
-	pingTimeout = 2 * time.Second
+	// pingTimeout bounds a question that containerd answers from memory.
+	pingTimeout = 5 * time.Second
+	// healthTimeout is the same for Health, whose callers have less patience.
+	healthTimeout = 2 * time.Second
 	// proofAge is how long the protections are taken to hold once proven.
 	proofAge = 10 * time.Minute
 	// doubtAge is the same while there is a reason for doubt: sandboxes that
@@ -138,6 +139,8 @@ func (r *Runner) Health(ctx context.Context) error {
 	case 2*lost >= cap(r.rooms):
 		return &sandbox.NotReadyError{Check: "host", Reason: fmt.Sprintf("%d of %d sandboxes cannot be removed; see the log, restart containerd", lost, cap(r.rooms))}
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, healthTimeout, errors.New("no answer in time"))
+	defer cancel()
 	if r.ping(ctx) != nil {
 		return errAway
 	}

@@ -110,6 +110,12 @@ func (r *Runner) setReady(fs *rootfs, err error) error {
 	r.mu.Lock()
 	was, had := r.notReady, r.rootfs
 	r.notReady = err
+	if err == nil && r.up.Err() != nil {
+		r.up, r.down = context.WithCancelCause(context.Background())
+	}
+	if errors.Is(err, errAway) {
+		r.down(errAway)
+	}
 	if fs != nil {
 		r.rootfs = fs
 	}

@@ -123,7 +123,11 @@ type Runner struct {
 	notReady error           // guarded by mu; nil or *sandbox.NotReadyError
 	boxes    map[string]*box // guarded by mu; all that exist, by id
 	doubted  bool            // guarded by mu; the next Refresh asks for a proof
-	closed   bool            // guarded by mu
+	// up ends when containerd goes away, with the reason as its cause: nobody
+	// waits for a sandbox then.
+	up     context.Context         //nolint:containedctx // guarded by mu; a state, not a call's
+	down   context.CancelCauseFunc // guarded by mu; ends up
+	closed bool                    // guarded by mu
 }
 
 var _ sandbox.Executor = (*Runner)(nil)
@@ -166,6 +170,7 @@ func New(opts Options) (*Runner, error) {
 		notReady:   &sandbox.NotReadyError{Check: "image", Reason: "not looked for yet"},
 		boxes:      map[string]*box{},
 	}
+	r.up, r.down = context.WithCancelCause(context.Background())
 	r.pool = newPool(r)
 	for i := range rooms {
 		r.rooms <- i
@@ -242,11 +247,17 @@ func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) 
 		return b, nil
 	}
 	// What was ready when the call came need not be so after the queue.
-	if err := r.ready(); err != nil {
-		return nil, err
+	r.mu.Lock()
+	notReady, up := r.notReady, r.up
+	r.mu.Unlock()
+	if notReady != nil {
+		return nil, notReady
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.PrepareTimeout, errSlow)
 	defer cancel()
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	defer context.AfterFunc(up, func() { leave(context.Cause(up)) })()
 	select {
 	case room := <-r.rooms:
 		return r.obtain(ctx, lang, fs, room)

@@ -1,0 +1,126 @@
+package faults
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"code-execution-sandbox/internal/daemon"
+	"code-execution-sandbox/internal/sandbox"
+	"code-execution-sandbox/test/harness"
+)
+
+func TestF5ShimDies(t *testing.T) {
+	opts := harness.Options(t)
+	t.Run("during a call", func(t *testing.T) {
+		r := maintained(t, opts)
+		call := start(t, r, opts, bash("sleep 60", 30*time.Second))
+		signal(t, syscall.SIGKILL, shims(t, opts)...)
+		within(t, 15*time.Second, func() { (<-call).unavailable(t, "") })
+		serves(t, r)
+		clean(t, opts)
+	})
+	t.Run("before a call", func(t *testing.T) {
+		opts := harness.Options(t)
+		opts.Pool = map[sandbox.Language]int{sandbox.Bash: 2}
+		r := maintained(t, opts)
+		eventually(t, 30*time.Second, "the pool fills", func() bool { return r.Load().Prepared[sandbox.Bash] == 2 })
+		signal(t, syscall.SIGKILL, shims(t, opts)...)
+		// At once: the news has not come round.
+		within(t, 20*time.Second, func() { execute(t, r, bash("echo ok", 5*time.Second)).is(t, sandbox.StatusExited, "ok\n") })
+	})
+	t.Run("while the sandbox is removed", func(t *testing.T) {
+		opts := harness.Options(t)
+		r := maintained(t, opts)
+		for range 5 {
+			execute(t, r, bash("echo ok", 5*time.Second)).is(t, sandbox.StatusExited, "ok\n")
+			signal(t, syscall.SIGKILL, shims(t, opts)...)
+		}
+		clean(t, opts)
+	})
+}
+
+func TestF6ShimIsStopped(t *testing.T) {
+	t.Run("during a call", func(t *testing.T) {
+		opts := harness.Options(t)
+		r := maintained(t, opts)
+		// It may have ended long ago or not: nobody can tell, so no status.
+		call := start(t, r, opts, bash("sleep 60", 3*time.Second))
+		signal(t, syscall.SIGSTOP, shims(t, opts)...)
+		within(t, 15*time.Second, func() { (<-call).unavailable(t, "") })
+		serves(t, r)
+		clean(t, opts) // the shim, too
+	})
+	t.Run("for a moment", func(t *testing.T) {
+		opts := harness.Options(t)
+		r := maintained(t, opts)
+		call := start(t, r, opts, bash("sleep 2; echo ok", 20*time.Second))
+		pids := shims(t, opts)
+		signal(t, syscall.SIGSTOP, pids...)
+		time.Sleep(4 * time.Second)
+		signal(t, syscall.SIGCONT, pids...)
+		within(t, 10*time.Second, func() { (<-call).is(t, sandbox.StatusExited, "ok\n") })
+	})
+	t.Run("before a call", func(t *testing.T) {
+		opts := harness.Options(t)
+		opts.Pool = map[sandbox.Language]int{sandbox.Bash: 2}
+		r := maintained(t, opts)
+		eventually(t, 30*time.Second, "the pool fills", func() bool { return r.Load().Prepared[sandbox.Bash] == 2 })
+		signal(t, syscall.SIGSTOP, shims(t, opts)...)
+		within(t, 20*time.Second, func() { execute(t, r, bash("echo ok", 5*time.Second)).is(t, sandbox.StatusExited, "ok\n") })
+		clean2 := func() bool { return r.Load().Quarantined == 0 && r.Load().Prepared[sandbox.Bash] == 2 }
+		eventually(t, 90*time.Second, "the pool fills again", clean2)
+	})
+	t.Run("after a call, and containerd restarts", func(t *testing.T) {
+		opts, d := own(t, daemon.Options{})
+		r := maintained(t, opts)
+		call := start(t, r, opts, bash("sleep 60", 2*time.Second))
+		signal(t, syscall.SIGSTOP, shims(t, opts)...)
+		within(t, 15*time.Second, func() { (<-call).unavailable(t, "") })
+		signal(t, syscall.SIGKILL, d.PID())
+		serves(t, r)
+		clean(t, opts)
+	})
+}
+
+// The launcher of a prepared sandbox is dead or stopped.
+func TestF5LauncherDiesOrStops(t *testing.T) {
+	for name, sig := range map[string]syscall.Signal{"dies": syscall.SIGKILL, "stops": syscall.SIGSTOP} {
+		t.Run(name, func(t *testing.T) {
+			opts := harness.Options(t)
+			opts.Pool = map[sandbox.Language]int{sandbox.Python: 2}
+			r := maintained(t, opts)
+			eventually(t, 30*time.Second, "the pool fills", func() bool { return r.Load().Prepared[sandbox.Python] == 2 })
+			for _, id := range sandboxes(t, opts) {
+				pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
+				if err != nil || len(pids) == 0 {
+					t.Fatal(pids, err)
+				}
+				signal(t, sig, pids...)
+			}
+			time.Sleep(50 * time.Millisecond) // a stop takes effect when the process is next scheduled
+			within(t, 20*time.Second, func() { execute(t, r, harness.Python("print(1)")).is(t, sandbox.StatusExited, "1\n") })
+		})
+	}
+}
+
+// Somebody outside holds a stream open: the end of the task is the end.
+func TestF22StreamHeldFromOutside(t *testing.T) {
+	opts := harness.Options(t)
+	r := maintained(t, opts)
+	call := start(t, r, opts, bash("echo ok; sleep 2", 20*time.Second))
+	for _, stream := range []string{"stdout", "stderr"} {
+		paths, err := filepath.Glob(filepath.Join(opts.RunDir, "*", "*", stream))
+		if err != nil || len(paths) != 1 {
+			t.Fatal(paths, err)
+		}
+		f, err := os.OpenFile(paths[0], os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+	}
+	within(t, 10*time.Second, func() { (<-call).is(t, sandbox.StatusExited, "ok\n") })
+}
