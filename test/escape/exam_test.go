@@ -341,7 +341,7 @@ func (x *exam) probes(rows []row) {
 		}
 	}
 	for _, r := range byKey {
-		x.fault(r.n, "%s: no answer, the driver %s: %s", r.what, ending(res), excerpt(res.Stderr))
+		x.fault(r.n, errNoVerdict+"%s: the driver %s: %s", r.what, ending(res), excerpt(res.Stderr))
 	}
 }
 

@@ -71,6 +71,7 @@ tally((n, attempt(clone, f)) for n, f in [*flags.items(), ("USER+NS", 0x10020000
 seen = []
 t = [threading.Thread(target=seen.append, args=(1,)) for _ in range(5)]
 [x.start() for x in t]; [x.join() for x in t]
+sys.stdout.flush()
 print(call("clone3", ctypes.create_string_buffer(88), 88), len(seen), subprocess.run(["echo", "x"], capture_output=True, text=True).stdout.strip())`},
 	{n: 77, what: "join namespaces", out: "EACCES\nEPERM", probe: `
 tally((n, attempt(os.open, f"/proc/1/ns/{n}", os.O_RDONLY)) for n in os.listdir("/proc/self/ns"))
@@ -94,9 +95,12 @@ os.kill(os.getpid(), signal.SIGTRAP)`},
 print(call("ptrace", 0, 0, 0, 0), flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)`},
 	{n: 84, what: "into other processes", out: "EPERM", probe: `
-pid = os.getppid(); io = (ctypes.c_long * 2)(ctypes.addressof(ctypes.create_string_buffer(8)), 8)
+pid = os.fork()
+if pid == 0: time.sleep(30); os._exit(0)
+io = (ctypes.c_long * 2)(ctypes.addressof(ctypes.create_string_buffer(8)), 8)
 tally({"readv": call("process_vm_readv", pid, io, 1, io, 1, 0), "writev": call("process_vm_writev", pid, io, 1, io, 1, 0), "kcmp": call("kcmp", pid, os.getpid(), 0, 0, 0),
-    "getfd": call("pidfd_getfd", os.pidfd_open(pid), 0, 0), "attach": call("ptrace", 16, pid, 0, 0), "seize": call("ptrace", 0x4206, pid, 0, 0), "madvise": call("process_madvise", os.pidfd_open(pid), io, 1, 20, 0)}.items())`},
+    "getfd": call("pidfd_getfd", os.pidfd_open(pid), 0, 0), "seize": call("ptrace", 0x4206, pid, 0, 0), "attach": call("ptrace", 16, pid, 0, 0), "madvise": call("process_madvise", os.pidfd_open(pid), io, 1, 20, 0)}.items())
+sys.stdout.flush(); os.kill(pid, 9)`},
 	{n: 84, what: "memory of the first process and of a sibling", out: "EACCES", probe: `tally((f, attempt(os.open, "/proc/1/" + f, os.O_RDWR)) for f in ("mem", "clear_refs"))`},
 	{n: 85, what: "keyrings", out: "ENOSYS", probe: `
 tally({"add": call("add_key", "user", "x", "y", 1, -4), "request": call("request_key", "user", "x", 0, -4), "get": call("keyctl", 0, -4, 1), "persistent": call("keyctl", 22, -1, -4)}.items())`},
