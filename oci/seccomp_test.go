@@ -172,7 +172,7 @@ func TestVerdicts(t *testing.T) {
 			iopl ioperm modify_ldt remap_file_pages capset setgroups a_call_of_tomorrow`, nil},
 		{absent, `clone3 splice vmsplice tee sendfile io_uring_setup io_uring_enter io_uring_register keyctl add_key
 			request_key memfd_create memfd_secret shmget shmat shmctl shmdt semget semop semctl semtimedop msgget msgsnd
-			msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr userfaultfd inotify_init1 io_setup
+			msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr userfaultfd inotify_init1 seccomp io_setup
 			io_submit cachestat statmount listmount`, nil},
 		{pretend, `sync syncfs fadvise64`, nil},
 
@@ -213,10 +213,22 @@ func TestVerdicts(t *testing.T) {
 		{refuse, `personality`, []uint64{8}},
 
 		{allow, `prctl`, []uint64{15}},
+		{refuse, `prctl`, []uint64{22}},
 		{refuse, `prctl`, []uint64{62}},
 		{refuse, `prctl`, []uint64{high | 62}},
 		{refuse, `prctl`, []uint64{35}},
 		{refuse, `prctl`, []uint64{47}},
+
+		{allow, `madvise`, []uint64{0, 0, 4}},
+		{allow, `madvise`, []uint64{0, 0, 8}},
+		{allow, `madvise`, []uint64{0, 0, 11}},
+		{refuse, `madvise`, []uint64{0, 0, 12}},
+		{refuse, `madvise`, []uint64{0, 0, high | 12}},
+		{allow, `madvise`, []uint64{0, 0, 13}},
+		{allow, `madvise`, []uint64{0, 0, 14}},
+		{allow, `madvise`, []uint64{0, 0, 25}},
+		{refuse, `madvise`, []uint64{0, 0, 100}},
+		{allow, `madvise`, []uint64{0, 0, 103}},
 
 		{allow, `sendto recvfrom sendmmsg recvmmsg`, []uint64{0, 0, 0, 0x4000}},
 		{refuse, `sendto recvfrom sendmmsg recvmmsg`, []uint64{0, 0, 0, 0x4001}},
@@ -224,7 +236,7 @@ func TestVerdicts(t *testing.T) {
 		{allow, `sendmsg recvmsg`, []uint64{0, 0, 0x4000}},
 		{refuse, `sendmsg recvmsg`, []uint64{0, 0, 1}},
 
-		{allow, `read write openat execve exit_group futex mmap rt_sigreturn getrandom wait4 pidfd_open seccomp`, nil},
+		{allow, `read write openat execve exit_group futex mmap rt_sigreturn getrandom wait4 pidfd_open`, nil},
 	} {
 		for _, arch := range arches {
 			filter := seccomp(arch)

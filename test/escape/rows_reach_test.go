@@ -137,11 +137,10 @@ print(call("mlockall", 3), call("mlock", ctypes.addressof(b), 1 << 20), call("ml
 	{n: 96, what: "write into a terminal", out: "ENOTTY", python: `
 import fcntl
 tally(((fd, hex(r)), attempt(fcntl.ioctl, fd, r, b"x")) for fd in (0, 1, 2) for r in (0x5412, 0x541C, 0x5401, 0x540E))`},
-	{n: 97, what: "200 filters of its own", out: `(200|\d+ ENOMEM) EPERM`, probe: `
+	{n: 97, what: "filters of its own", out: `0 ENOSYS EPERM EPERM`, probe: `
 program = (ctypes.c_uint64 * 1)(0x7fff0000 << 32 | 6)  # return SECCOMP_RET_ALLOW
 fprog = (ctypes.c_uint64 * 2)(1, ctypes.addressof(program))
-n, error = until(lambda: raw("seccomp", 1, 0, fprog), most=200)
-print(n if n == 200 else f"{n} {error}", call("unshare", 0x10000000))`},
+print(*until(lambda: raw("seccomp", 1, 0, fprog), most=200), call("prctl", 22, 2, fprog), call("unshare", 0x10000000))`},
 	{n: 98, what: "every system call", test: everySyscall},
 	{n: 99, what: "confine itself with landlock", out: `([1-9]\d* )?(ok|ENOSYS|EOPNOTSUPP)`, probe: `
 try: print(raw("landlock_create_ruleset", 0, 0, 1), call("landlock_create_ruleset", (ctypes.c_uint64 * 1)(1), 8, 0))
