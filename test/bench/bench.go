@@ -85,7 +85,10 @@ func newBench(ctx context.Context, opts options) (_ *bench, err error) {
 
 	start := func(name string, uid int, more ...string) (*server, error) {
 		lines := append(append([]string{fmt.Sprintf("sandbox.uid_base = %d", uid)}, settings...), more...)
-		s, err := startServer(ctx, binary, filepath.Join(b.dir, name), fmt.Sprintf("/%s-%s", filepath.Base(b.dir), name), b.cgroups, clients, lines)
+		own := fmt.Sprintf("%s-%s", filepath.Base(b.dir), name)
+		runDir := filepath.Join("/run", own)
+		b.closers = append(b.closers, func() error { return os.RemoveAll(runDir) })
+		s, err := startServer(ctx, binary, filepath.Join(b.dir, name), runDir, "/"+own, b.cgroups, clients, lines)
 		if err != nil {
 			return nil, fmt.Errorf("%s server: %w", name, err)
 		}

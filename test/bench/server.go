@@ -42,14 +42,17 @@ type server struct {
 
 // startServer starts the binary and waits until it is ready. settings are lines
 // of configuration with whole keys.
-func startServer(ctx context.Context, binary, dir, parent string, cgroups *cgroup.Host, clients int, settings []string) (_ *server, err error) {
+//
+// runDir lies where the service's own does by default: on a tmpfs, where there
+// is one. FIFOs are made there for each call.
+func startServer(ctx context.Context, binary, dir, runDir, parent string, cgroups *cgroup.Host, clients int, settings []string) (_ *server, err error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // mapped users must pass
 		return nil, err
 	}
 	file := filepath.Join(dir, "config.toml")
 	lines := append([]string{
 		`http_addr = "127.0.0.1:0"`,
-		fmt.Sprintf("run_dir = %q", filepath.Join(dir, "run")),
+		fmt.Sprintf("run_dir = %q", runDir),
 		fmt.Sprintf("data_dir = %q", filepath.Join(dir, "data")),
 		fmt.Sprintf("sandbox.cgroup_parent = %q", parent),
 	}, settings...)
