@@ -47,15 +47,17 @@ func (r *Runner) Maintain(ctx context.Context) {
 	defer tick.Stop()
 	var cleaned time.Time // zero: before the next program runs
 	for {
-		switch err := r.ping(ctx); {
-		case err != nil:
+		if err := r.ping(ctx); err != nil {
+			_ = r.setReady(nil, errAway)
 			cleaned = time.Time{}
-		case time.Since(cleaned) >= janitorEvery:
-			r.retryLost(ctx)
-			r.sweepAndLog(ctx)
-			cleaned = time.Now()
+		} else {
+			if time.Since(cleaned) >= janitorEvery {
+				r.retryLost(ctx)
+				r.sweepAndLog(ctx)
+				cleaned = time.Now()
+			}
+			_ = r.Refresh(ctx) // it logs what is news, and keeps it
 		}
-		_ = r.Refresh(ctx) // it logs what is news, and keeps it
 		select {
 		case <-ctx.Done():
 			return
@@ -149,8 +151,8 @@ func (r *Runner) Health(ctx context.Context) error {
 
 // proof is the last self-test.
 type proof struct {
-	fs     *rootfs
-	daemon int // process id of containerd
+	view   string // of the root file system
+	daemon int    // process id of containerd
 	at     time.Time
 	err    error
 }
@@ -159,9 +161,9 @@ type proof struct {
 //
 // Preconditions: r.refreshing is held.
 func (r *Runner) prove(ctx context.Context, fs *rootfs) error {
-	now := proof{fs: fs, daemon: r.daemonPID(ctx), at: time.Now()}
+	now := proof{view: fs.key, daemon: r.daemonPID(ctx), at: time.Now()}
 	last := r.proof
-	same := last.fs == fs && last.daemon == now.daemon
+	same := last.view == now.view && last.daemon == now.daemon
 	r.mu.Lock()
 	age := proofAge
 	if r.doubted || last.err != nil {

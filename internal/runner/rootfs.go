@@ -28,15 +28,14 @@ type rootfs struct {
 // viewPrefix begins the snapshot keys of our views.
 const viewPrefix = "code-execution-sandbox-view-"
 
-// openRootfs makes or finds the view of img.
-func (r *Runner) openRootfs(ctx context.Context, img image.Image) (*rootfs, error) {
+// openRootfs makes or finds the view of img with this key.
+func (r *Runner) openRootfs(ctx context.Context, img image.Image, key string) (*rootfs, error) {
 	// The view of a single layer is a bind mount: sandboxes would share its
 	// inodes, and file locks would be a channel between them.
 	if img.Layers < 2 {
 		return nil, &sandbox.NotReadyError{Check: "image", Reason: fmt.Sprintf("image %s has a single layer; build it with at least two", img.Name)}
 	}
 	store := r.opts.Client.SnapshotService(r.opts.Snapshotter)
-	key := viewPrefix + strings.ReplaceAll(img.ChainID, ":", "-")
 	mounts, err := store.View(ctx, key, img.ChainID,
 		// No container need refer to it at all times.
 		snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "view"}))
@@ -98,10 +97,15 @@ func (r *Runner) findRootfs(ctx context.Context) (*rootfs, error) {
 	if err != nil {
 		return nil, err
 	}
-	if now := r.current(); now != nil && now.image.ChainID == img.ChainID {
+	key := viewPrefix + strings.ReplaceAll(img.ChainID, ":", "-")
+	r.mu.Lock()
+	r.view = key // no sweep may take it from here on
+	now := r.rootfs
+	r.mu.Unlock()
+	if now != nil && now.key == key {
 		return now, nil
 	}
-	return r.openRootfs(ctx, img)
+	return r.openRootfs(ctx, img, key)
 }
 
 // setReady makes fs the root file system of new sandboxes, or err the reason

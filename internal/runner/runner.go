@@ -120,6 +120,7 @@ type Runner struct {
 
 	mu       sync.Mutex
 	rootfs   *rootfs         // guarded by mu; nil until an image was found
+	view     string          // guarded by mu; the snapshot of the image found last, in use or not
 	notReady error           // guarded by mu; nil or *sandbox.NotReadyError
 	boxes    map[string]*box // guarded by mu; all that exist, by id
 	doubted  bool            // guarded by mu; the next Refresh asks for a proof

@@ -240,11 +240,18 @@ func removeFile(path string) error {
 }
 
 // sweepViews removes our views of images that neither a container nor this
-// instance uses.
+// instance uses. While it does not know which it will use, all stay.
 //
 // Preconditions: no other instance lives.
 func (r *Runner) sweepViews(ctx context.Context, used map[string]bool, swept *Swept) error {
-	if now := r.current(); now != nil {
+	r.mu.Lock()
+	now, view := r.rootfs, r.view
+	r.mu.Unlock()
+	if view == "" {
+		return nil
+	}
+	used[view] = true
+	if now != nil {
 		used[now.key] = true
 	}
 	store := r.opts.Client.SnapshotService(r.opts.Snapshotter)

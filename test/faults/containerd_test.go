@@ -106,6 +106,7 @@ func TestF6ContainerdIsStopped(t *testing.T) {
 	opts, d := own(t, daemon.Options{})
 	r := maintained(t, opts)
 	long := start(t, r, opts, bash("sleep 60", 5*time.Second))
+	time.Sleep(time.Second) // the end of its input has passed through containerd
 	pid := d.PID()
 	signal(t, syscall.SIGSTOP, pid)
 	within(t, 15*time.Second, func() {
