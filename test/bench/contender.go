@@ -320,6 +320,9 @@ func (b *bench) runc(lang string, spec *specs.Spec, root string) (runFunc, error
 		cmd := exec.CommandContext(ctx, path, "--root", state, "run", "--bundle", bundle(client), id)
 		cmd.Stdin = bytes.NewReader(frame(code))
 		out, err := command(cmd)
+		if err != nil { // a command that was killed leaves its container
+			err = errors.Join(err, exec.CommandContext(context.WithoutCancel(ctx), path, "--root", state, "delete", "--force", id).Run())
+		}
 		return strings.TrimPrefix(out, "R"), err
 	}, nil
 }
