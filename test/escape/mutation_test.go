@@ -53,7 +53,11 @@ type mutation struct {
 	holds bool
 }
 
-const mutationNone = "none"
+// Names that take nothing away.
+const (
+	mutationNone        = "none"
+	mutationRuntimetest = "runtimetest"
+)
 
 var mutations = []mutation{
 	{name: mutationNone, edit: func(*specs.Spec, string) error { return nil }},
@@ -255,11 +259,15 @@ func mutate(name string, args []string) int {
 		if err := json.Unmarshal(raw, &spec); err != nil {
 			return err
 		}
-		m := slices.IndexFunc(mutations, func(m mutation) bool { return m.name == name })
-		if m < 0 {
-			return fmt.Errorf("no mutation %q", name)
+		edit := withRuntimetest
+		if name != mutationRuntimetest {
+			m := slices.IndexFunc(mutations, func(m mutation) bool { return m.name == name })
+			if m < 0 {
+				return fmt.Errorf("no mutation %q", name)
+			}
+			edit = mutations[m].edit
 		}
-		if err := mutations[m].edit(&spec, args[i+1]); err != nil {
+		if err := edit(&spec, args[i+1]); err != nil {
 			return err
 		}
 		if program != "" {
