@@ -34,7 +34,7 @@ GOLANGCI_VERSION := v2.15.0
 GOLANGCI := bin/tools/golangci-lint-$(GOLANGCI_VERSION)
 
 # Packages whose tests need neither root nor containerd.
-UNIT ?= ./cmd/... ./config/... ./oci/... $(filter-out ./internal/runner/... ./internal/daemon/...,$(patsubst %/,./%/...,$(wildcard internal/*/)))
+UNIT ?= ./cmd/... ./config/... ./oci/... ./test $(filter-out ./internal/runner/... ./internal/daemon/...,$(patsubst %/,./%/...,$(wildcard internal/*/)))
 TESTFLAGS ?=
 FUZZTIME ?= 30s
 
@@ -107,25 +107,34 @@ check: build ## Say whether this host is fit, and what to do where it is not
 ## Work on it
 
 # The test binaries run as root, the compiler does not. Tests build the binary
-# they need: with the user's Go and caches.
-AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' CI=$(CI) GOTOOLCHAIN=$(GOTOOLCHAIN) 'GOFLAGS=$(GOFLAGS)' \
-	GOCACHE=$(shell go env GOCACHE) GOMODCACHE=$(shell go env GOMODCACHE)")
+# they need: with the user's Go and caches. A variable that a test knows is
+# handed on.
+AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' GOTOOLCHAIN=$(GOTOOLCHAIN) 'GOFLAGS=$(GOFLAGS)' \
+	GOCACHE=$(shell go env GOCACHE) GOMODCACHE=$(shell go env GOMODCACHE) \
+	$(foreach name,CI CES_RACE SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
+
+# What tests call beside what run needs: pgrep, and npm for real MCP clients.
+.PHONY: test-setup
+test-setup: go docker-build
+	@systemd/setup.sh program pgrep procps
+	@systemd/setup.sh program npm npm
 
 .PHONY: test
-test: go setup docker-build ## The whole test suite; sets up the host like run
+test: test-setup ## The whole test suite; sets up the host like run
 	@echo "test: every package, as root"
 	@go test $(AS_ROOT) -timeout 60m $(TESTFLAGS) ./...
+
+.PHONY: race
+race: export CES_RACE := 1
+race: test-setup ## The whole test suite under the race detector
+	@systemd/setup.sh program gcc gcc libc6-dev
+	@echo "race: every package, as root"
+	@CGO_ENABLED=1 go test -race $(AS_ROOT) -timeout 90m $(TESTFLAGS) ./...
 
 .PHONY: unit
 unit: go ## The tests that need neither root nor containerd
 	@echo "unit: packages that need no root"
 	@go test $(TESTFLAGS) $(UNIT)
-
-.PHONY: race
-race: go setup docker-build ## The whole test suite under the race detector
-	@command -v gcc >/dev/null || systemd/setup.sh install gcc libc6-dev
-	@echo "race: every package, as root"
-	@CGO_ENABLED=1 go test -race $(AS_ROOT) -timeout 90m $(TESTFLAGS) ./...
 
 .PHONY: fuzz
 fuzz: go ## Every fuzz test for FUZZTIME (30s)
@@ -154,7 +163,7 @@ fmt: go ## Format the Go code
 
 .PHONY: tools
 tools: go $(GOLANGCI) ## Get the linters, pinned; the first time takes minutes
-	@command -v shellcheck >/dev/null || systemd/setup.sh install shellcheck
+	@systemd/setup.sh program shellcheck shellcheck
 
 # Built with the Go of this module: a linter of an older Go refuses it.
 $(GOLANGCI):

@@ -6,7 +6,7 @@
 #
 #	systemd/setup.sh          install and start what is missing
 #	systemd/setup.sh stop     stop what setup started itself (only hosts without systemd)
-#	systemd/setup.sh install PACKAGE...
+#	systemd/setup.sh program NAME PACKAGE...   install PACKAGE... where there is no program NAME
 #
 # It uses sudo for the single steps that need root.
 set -eu
@@ -199,9 +199,8 @@ stop)
 	stop dockerd
 	stop containerd
 	;;
-install)
-	shift
-	install_packages "$@"
+program)
+	have "$2" || { shift 2; install_packages "$@"; }
 	;;
-*) die "usage: systemd/setup.sh [stop | install PACKAGE...]" ;;
+*) die "usage: systemd/setup.sh [stop | program NAME PACKAGE...]" ;;
 esac
