@@ -31,6 +31,8 @@ FLAGS   := $(if $(CONFIG),--config $(CONFIG))
 SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
 
 GOLANGCI_VERSION := v2.15.0
+CONTAINERD2_VERSION := v2.3.7
+CONTAINERD2 := bin/tools/containerd-$(CONTAINERD2_VERSION)
 GOLANGCI := bin/tools/golangci-lint-$(GOLANGCI_VERSION)
 
 # Packages whose tests need neither root nor containerd.
@@ -111,7 +113,7 @@ check: build ## Say whether this host is fit, and what to do where it is not
 # handed on.
 AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' GOTOOLCHAIN=$(GOTOOLCHAIN) 'GOFLAGS=$(GOFLAGS)' \
 	GOCACHE=$(shell go env GOCACHE) GOMODCACHE=$(shell go env GOMODCACHE) \
-	$(foreach name,CI CES_RACE SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
+	$(foreach name,CI CES_RACE CES_CONTAINERD_BIN SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
 
 # What tests call beside what run needs: pgrep, and npm for real MCP clients.
 .PHONY: test-setup
@@ -135,6 +137,44 @@ race: test-setup ## The whole test suite under the race detector
 unit: go ## The tests that need neither root nor containerd
 	@echo "unit: packages that need no root"
 	@go test $(TESTFLAGS) $(UNIT)
+
+.PHONY: test-containerd2
+test-containerd2: export CES_CONTAINERD_BIN = $(abspath $(CONTAINERD2))
+test-containerd2: test-setup $(CONTAINERD2)/containerd ## What rests on containerd, on a 2.x built from its module
+	@echo "test-containerd2: containerd $(CONTAINERD2_VERSION)"
+	@$(GOTEST) ./image ./internal/daemon ./test/integration
+
+$(CONTAINERD2)/containerd:
+	@echo "tools: building containerd $(CONTAINERD2_VERSION); takes minutes"
+	@mkdir -p $(@D)
+	@cd / && CGO_ENABLED=0 GOBIN=$(abspath $(@D)) go install github.com/containerd/containerd/v2/cmd/containerd@$(CONTAINERD2_VERSION) \
+		github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2@$(CONTAINERD2_VERSION)
+
+.PHONY: test-escape
+test-escape: test-setup ## Hostile programs in real sandboxes
+	@$(GOTEST) -v -run '^TestRows' ./test/escape
+
+.PHONY: test-mutation
+test-mutation: test-setup ## Each protection taken away must turn its rows red
+	@$(GOTEST) -v -run '^TestMutations' ./test/escape
+
+.PHONY: test-faults
+test-faults: test-setup ## Whatever dies, stalls or floods
+	@$(GOTEST) -v ./test/faults
+
+.PHONY: test-mcp
+test-mcp: test-setup ## Real MCP clients and the conformance suite
+	@$(GOTEST) -v ./test/conformance
+
+.PHONY: soak
+soak: export SOAK_CALLS ?= 10000
+soak: test-setup ## SOAK_CALLS (10000) mixed calls from 4 clients
+	@$(GOTEST) -v -run '^TestSoak$$' ./test/faults
+
+.PHONY: bench
+bench: build docker-build ## Side by side with docker run, runc run and the bare interpreter; result in bin/bench
+	@go build -o bin/tools/bench ./test/bench
+	@$(SUDO) env "PATH=$(PATH)" bin/tools/bench -server $(BIN) -out bin/bench $(BENCHFLAGS)
 
 .PHONY: fuzz
 fuzz: go ## Every fuzz test for FUZZTIME (30s)
@@ -178,7 +218,7 @@ clean: ## Remove what was built; .env, the images and the tools stay
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^## / { printf "\n%s\n", substr($$0, 4) } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^## / { printf "\n%s\n", substr($$0, 4) } /^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: go
 go:
