@@ -121,17 +121,20 @@ test-setup: go docker-build
 	@systemd/setup.sh program pgrep procps
 	@systemd/setup.sh program npm npm
 
+# One package at a time: each has a containerd and the processors for itself.
+GOTEST = go test $(AS_ROOT) -p 1 -timeout 40m $(TESTFLAGS)
+
 .PHONY: test
 test: test-setup ## The whole test suite; sets up the host like run
 	@echo "test: every package, as root"
-	@go test $(AS_ROOT) -timeout 60m $(TESTFLAGS) ./...
+	@$(GOTEST) ./...
 
 .PHONY: race
 race: export CES_RACE := 1
 race: test-setup ## The whole test suite under the race detector
 	@systemd/setup.sh program gcc gcc libc6-dev
 	@echo "race: every package, as root"
-	@CGO_ENABLED=1 go test -race $(AS_ROOT) -timeout 90m $(TESTFLAGS) ./...
+	@CGO_ENABLED=1 $(GOTEST) -race ./...
 
 .PHONY: unit
 unit: go ## The tests that need neither root nor containerd
