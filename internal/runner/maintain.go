@@ -133,13 +133,14 @@ func (r *Runner) Health(ctx context.Context) error {
 	r.mu.Lock()
 	err, closed := r.notReady, r.closed
 	r.mu.Unlock()
-	switch lost := len(r.lost()); {
+	switch {
 	case closed:
 		return errClosed
 	case err != nil:
 		return err
-	case 2*lost >= cap(r.rooms):
-		return &sandbox.NotReadyError{Check: "host", Reason: fmt.Sprintf("%d of %d sandboxes cannot be removed; see the log, restart containerd", lost, cap(r.rooms))}
+	}
+	if err := r.crowded(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, healthTimeout, errors.New("no answer in time"))
 	defer cancel()
@@ -210,13 +211,11 @@ func (r *Runner) selfTest(ctx context.Context, fs *rootfs) error {
 	if err != nil {
 		return failed(err)
 	}
-	var room int
-	select {
-	case room = <-r.rooms:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(r.opts.PrepareTimeout):
-		return errNoRoom
+	roomCtx, cancel := context.WithTimeoutCause(ctx, r.opts.PrepareTimeout, errNoRoom)
+	defer cancel()
+	room, err := r.room(roomCtx)
+	if err != nil {
+		return err
 	}
 	b, err := r.obtain(ctx, sandbox.Python, fs, room)
 	if err != nil {

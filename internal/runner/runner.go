@@ -259,12 +259,38 @@ func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) 
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	defer context.AfterFunc(up, func() { leave(context.Cause(up)) })()
+	room, err := r.room(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.obtain(ctx, lang, fs, room)
+}
+
+// room waits for a room, but not for one that is closed.
+func (r *Runner) room(ctx context.Context) (int, error) {
 	select {
 	case room := <-r.rooms:
-		return r.obtain(ctx, lang, fs, room)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return room, nil
+	default:
 	}
+	if err := r.crowded(); err != nil {
+		return 0, err
+	}
+	select {
+	case room := <-r.rooms:
+		return room, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// crowded says so when sandboxes that cannot be removed leave too little room.
+func (r *Runner) crowded() error {
+	lost := len(r.lost())
+	if 2*lost < cap(r.rooms) {
+		return nil
+	}
+	return &sandbox.NotReadyError{Check: "host", Reason: fmt.Sprintf("%d of %d sandboxes cannot be removed; see the log, restart containerd", lost, cap(r.rooms))}
 }
 
 var (

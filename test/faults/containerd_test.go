@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -134,6 +135,28 @@ func TestF6ContainerdIsStopped(t *testing.T) {
 	serves(t, r)
 	clean(t, opts)
 	eventually(t, 60*time.Second, "the rooms are free again", func() bool { return r.Load().Quarantined == 0 })
+}
+
+// A runner is closed while containerd answers nobody: it does not wait longer
+// than it was told to, and the next one finds what it left.
+func TestF16CloseIsBounded(t *testing.T) {
+	opts, d := own(t, daemon.Options{})
+	opts.Pool = map[sandbox.Language]int{sandbox.Bash: 2}
+	base(t)
+	k := newMaintained(t, opts)
+	eventually(t, 30*time.Second, "the pool fills", func() bool { return k.Load().Prepared[sandbox.Bash] == 2 })
+	pid := d.PID()
+	signal(t, syscall.SIGSTOP, pid)
+	within(t, 15*time.Second, func() {
+		k.stop()
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errors.New("closing took too long"))
+		defer cancel()
+		if err := k.Close(ctx); err == nil {
+			t.Error("nothing is said of what is left")
+		}
+	})
+	signal(t, syscall.SIGCONT, pid)
+	serves(t, maintained(t, opts))
 }
 
 // Calls come while containerd is away: all fail soon, and soon after it is back

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -90,7 +91,7 @@ func small(t *testing.T, megabytes int) (dir string, fill, empty func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=0711", megabytes)); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dm,nr_inodes=%dk,mode=0711", megabytes, megabytes)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -105,6 +106,14 @@ func small(t *testing.T, megabytes int) (dir string, fill, empty func()) {
 			t.Fatal(err)
 		}
 		defer func() { _ = f.Close() }()
+		// Files first: each takes an inode, and some of the space.
+		err = os.Mkdir(filler+"s", 0o700)
+		for n := 0; err == nil; n++ {
+			err = os.WriteFile(filepath.Join(filler+"s", strconv.Itoa(n)), nil, 0o600)
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
 		for size := 1 << 20; size > 0; {
 			if _, err := f.Write(make([]byte, size)); errors.Is(err, syscall.ENOSPC) {
 				size /= 2
@@ -114,6 +123,9 @@ func small(t *testing.T, megabytes int) (dir string, fill, empty func()) {
 		}
 	}
 	empty = func() {
+		if err := os.RemoveAll(filler + "s"); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.Remove(filler); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
@@ -151,7 +163,7 @@ func TestF12DiskFull(t *testing.T) {
 		clean(t, ro)
 	}
 	t.Run("root", func(t *testing.T) {
-		dir, fill, empty := small(t, 512)
+		dir, fill, empty := small(t, 512) // inodes enough for the image
 		check(t, daemon.Options{Root: filepath.Join(dir, "root")}, "", fill, empty)
 	})
 	t.Run("state", func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,9 +241,8 @@ func execute(t *testing.T, r *runner.Runner, req sandbox.Request) answer {
 	return answer{res, err}
 }
 
-// start executes in the background, and returns once the program runs: it
-// must begin by printing to the file descriptor of a FIFO, which is how we
-// know. The answer comes on the channel.
+// start executes in the background, and returns once the program runs, which
+// must come to a sleep. The answer comes on the channel.
 func start(t *testing.T, r *runner.Runner, opts runner.Options, req sandbox.Request) <-chan answer {
 	t.Helper()
 	before := sandboxes(t, opts)
@@ -252,7 +252,7 @@ func start(t *testing.T, r *runner.Runner, opts runner.Options, req sandbox.Requ
 	eventually(t, 20*time.Second, "the program runs", func() bool {
 		for _, id := range sandboxes(t, opts) {
 			pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
-			if err == nil && len(pids) > 1 && !contains(before, id) {
+			if err == nil && len(pids) > 1 && !slices.Contains(before, id) {
 				for _, pid := range pids {
 					if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(line), "sleep") {
 						return true
@@ -263,15 +263,6 @@ func start(t *testing.T, r *runner.Runner, opts runner.Options, req sandbox.Requ
 		return false
 	})
 	return out
-}
-
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
 }
 
 // sandboxes are the ids of those that have a cgroup.

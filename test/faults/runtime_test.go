@@ -54,6 +54,12 @@ func TestF7RuntimeIsSlowOrHangs(t *testing.T) {
 	opts.PrepareTimeout = 8 * time.Second
 	runtime := runtimeOf(t, &opts)
 	r := maintained(t, opts)
+	t.Run("a delete that takes longer than containerd waits", func(t *testing.T) {
+		runtime.becomes(t, `[ "$verb" = delete ] && sleep 12`)
+		defer runtime.becomes(t, "")
+		execute(t, r, bash("echo ok", time.Second)).is(t, sandbox.StatusExited, "ok\n")
+		clean(t, opts)
+	})
 	for _, verb := range []string{"create", "start", "delete"} {
 		t.Run("slow "+verb, func(t *testing.T) {
 			runtime.becomes(t, `[ "$verb" = `+verb+` ] && sleep 2`)

@@ -108,7 +108,7 @@ func awaitRunning(t *testing.T, s *harness.Server, n int) {
 
 func health(t *testing.T, s *harness.Server) string {
 	t.Helper()
-	resp, err := http.Get(s.Base() + "/healthz") //nolint:noctx // the server bounds it
+	resp, err := http.Get(s.Base() + "/healthz")
 	if err != nil {
 		return err.Error()
 	}
@@ -166,7 +166,7 @@ func launch(t *testing.T, config string) (s *harness.Server, log *bufio.Scanner,
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(harness.Binary(), "serve", "--config", config) //nolint:noctx // killed below
+	cmd := exec.Command(harness.Binary(), "serve", "--config", config)
 	cmd.Dir, cmd.Env, cmd.Stderr = t.TempDir(), append(os.Environ(), "SANDBOX_MCP_TOKEN="+harness.Token), w
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestF15ClientStopsReading(t *testing.T) {
 	opts := harness.Options(t)
 	s := harness.Serve(t, opts, withoutPool+"[result]\nmax_stdout_chars = 1000000\nstructured = true\n")
 	for range 8 {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(s.Base(), "http://")) //nolint:noctx // on loopback
+		conn, err := net.Dial("tcp", strings.TrimPrefix(s.Base(), "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -450,10 +450,20 @@ func resident(t *testing.T, pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
+// open counts the descriptors of a process.
+func open(t *testing.T, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
 // 5000 calls at once: each is served or told that the server is busy.
 func TestF30FiveThousandClients(t *testing.T) {
-	s := harness.Serve(t, harness.Options(t), "[pool]\npython = 0\nbash = 2\n")
-	before := resident(t, s.PID)
+	s := harness.Serve(t, harness.Options(t), withoutPool)
+	before, opened := resident(t, s.PID), open(t, s.PID)
 	var served, busy atomic.Int32
 	var wg sync.WaitGroup
 	most := int64(0)
@@ -484,6 +494,7 @@ func TestF30FiveThousandClients(t *testing.T) {
 	if served.Load() == 0 || busy.Load() == 0 {
 		t.Error("one of both is missing")
 	}
+	eventually(t, 10*time.Second, "the descriptors are closed", func() bool { return open(t, s.PID) <= opened })
 	if most-before > 200<<20 {
 		t.Errorf("the server grew by %d MiB", (most-before)>>20)
 	}
