@@ -55,16 +55,18 @@ type contender struct {
 var serial atomic.Int64
 
 // once makes one call and returns how long it took. A wrong answer is an error.
+// A call that has begun goes to its end, also when ctx ends: a command that is
+// killed half-way leaves its container.
 func (c contender) once(ctx context.Context, client int) (time.Duration, error) {
 	n := strconv.FormatInt(serial.Add(1), 10)
 	code := map[string]string{"python": "print(" + n + ")", "bash": "echo " + n}[c.lang]
-	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errors.New("the call took too long"))
+	callCtx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), callTimeout, errors.New("the call took too long"))
 	defer cancel()
 	start := time.Now()
-	out, err := c.run(ctx, client, code)
+	out, err := c.run(callCtx, client, code)
 	took := time.Since(start)
-	if ctx.Err() != nil {
-		return took, context.Cause(ctx)
+	if callCtx.Err() != nil {
+		return took, context.Cause(callCtx)
 	}
 	if err == nil && strings.TrimSuffix(out, "\n") != n {
 		err = fmt.Errorf("wrong answer %q to %q", clip(out), code)
@@ -316,13 +318,11 @@ func (b *bench) runc(lang string, spec *specs.Spec, root string) (runFunc, error
 	state := filepath.Join(b.dir, "runc")
 	b.closers = append(b.closers, func() error { return removeCgroups(filepath.Dir(group(0))) })
 	return func(ctx context.Context, client int, code string) (string, error) {
-		id := fmt.Sprintf("bench-%d-%d", os.Getpid(), serial.Load()*clients+int64(client))
+		// Several clients may see the same serial number.
+		id := fmt.Sprintf("bench-%d-%d-%d", os.Getpid(), serial.Load(), client)
 		cmd := exec.CommandContext(ctx, path, "--root", state, "run", "--bundle", bundle(client), id)
 		cmd.Stdin = bytes.NewReader(frame(code))
 		out, err := command(cmd)
-		if err != nil { // a command that was killed leaves its container
-			err = errors.Join(err, exec.CommandContext(context.WithoutCancel(ctx), path, "--root", state, "delete", "--force", id).Run())
-		}
 		return strings.TrimPrefix(out, "R"), err
 	}, nil
 }
