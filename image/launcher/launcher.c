@@ -12,8 +12,8 @@
  *	4 bytes   length of the code, big-endian
  *	n bytes   the code
  *
- * One byte 'R' on standard output says that the launcher waits for the frame.
- * Nothing of any program has run before that byte, so whoever reads it can
+ * One byte 'R' on standard output says that the interpreter has booted and
+ * waits. Nothing of any program has run before that byte, so whoever reads it can
  * tell it from output. When the program has ended, and every process it left
  * behind has been killed, 20 bytes end standard error: the nonce, then the
  * wait status as of waitpid(2), big-endian. A program never sees the nonce, so
@@ -50,10 +50,10 @@ enum {
 };
 
 struct language {
-	const char *name, *file;
+	const char *name, *file, *path;
 	char *const *argv;
-	/* ready_by_child: the interpreter itself writes 'R' once it has booted. */
-	int ready_by_child;
+	/* A variable that is set for the interpreter, or NULL. */
+	const char *variable, *value;
 };
 
 /* How many processors os.cpu_count() tells of, so that a Pool() is no larger
@@ -64,9 +64,12 @@ static char *const python_argv[] = {
 };
 static char *const bash_argv[] = {"bash", "/tmp/main.sh", NULL};
 
+/* Each interpreter boots, says on standard output that it is ready, and waits
+ * at the gate, all before it opens the file: Python in sitecustomize.py, bash
+ * in gate.sh, which it reads because of BASH_ENV. */
 static const struct language languages[] = {
-	{"python", "/tmp/main.py", python_argv, 1},
-	{"bash", "/tmp/main.sh", bash_argv, 0},
+	{"python", "/tmp/main.py", "/usr/bin/python3", python_argv, NULL, NULL},
+	{"bash", "/tmp/main.sh", "/bin/bash", bash_argv, "BASH_ENV", "/usr/lib/code-execution-sandbox/gate.sh"},
 };
 
 static void die(int code)
@@ -124,10 +127,9 @@ static uint32_t big_endian(const unsigned char *p)
 	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-/* child becomes the interpreter. Python waits at the gate by itself, booted. */
+/* child becomes the interpreter. */
 static void child(const struct language *lang, int gate)
 {
-	char go;
 	sigset_t none;
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
@@ -135,24 +137,21 @@ static void child(const struct language *lang, int gate)
 		signal(sig, SIG_DFL); /* an ignored signal would outlive execve */
 	if (setsid() < 0)
 		broken("setsid");
-	if (lang->ready_by_child) {
-		if (dup2(gate, GATE) < 0)
-			broken("dup2");
-		if (gate != GATE)
-			close(gate);
-		/* The other end of the gate closes by itself: O_CLOEXEC. */
-		if (fcntl(GATE, F_SETFD, 0) < 0)
-			broken("fcntl");
-	} else if (read(gate, &go, 1) != 1) {
-		die(EX_NO_FRAME);
-	}
+	if (dup2(gate, GATE) < 0)
+		broken("dup2");
+	if (gate != GATE)
+		close(gate);
+	/* The other end of the gate closes by itself: O_CLOEXEC. */
+	if (fcntl(GATE, F_SETFD, 0) < 0)
+		broken("fcntl");
 	const char *count = getenv("PYTHON_CPU_COUNT");
 	const size_t name = sizeof "cpu_count=" - 1;
 	if (count != NULL && strlen(count) < sizeof cpu_count - name)
 		strcpy(cpu_count + name, count);
-	const char *path = lang->ready_by_child ? "/usr/bin/python3" : "/bin/bash";
-	execv(path, lang->argv);
-	broken(path);
+	if (lang->variable != NULL && setenv(lang->variable, lang->value, 1) < 0)
+		broken("setenv");
+	execv(lang->path, lang->argv);
+	broken(lang->path);
 }
 
 int main(int argc, char **argv)
@@ -179,9 +178,6 @@ int main(int argc, char **argv)
 	if (pid == 0)
 		child(lang, gate[0]);
 	close(gate[0]);
-
-	if (!lang->ready_by_child && write_all(1, "R", 1) < 0)
-		broken("standard output");
 
 	unsigned char header[HEADER];
 	read_exactly(header, sizeof header);
