@@ -411,7 +411,8 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 }
 
 // setEnd decides how the run ended. A report is the truth wherever there is
-// one: the launcher writes it only when the program has ended by itself.
+// one: the launcher writes it only when the program has ended by itself, for
+// kill ends the launcher first.
 func setEnd(res *sandbox.Result, report *syscall.WaitStatus, cause error) {
 	switch {
 	case report != nil && report.Signaled():
@@ -485,7 +486,14 @@ func (b *box) drainStderr(mark nonce, out *capture.Buffer) *syscall.WaitStatus {
 
 // kill ends every process of the sandbox. It needs containerd only where the
 // cgroup cannot do it.
+//
+// The launcher goes first. A cgroup is killed process by process: a launcher
+// that sees its program killed before it is itself would report an end that
+// was ours as the program's own.
 func (b *box) kill(ctx context.Context) error {
+	if p, ok := readProcess(b.launcher); ok && b.launcher != 0 && p.parent == b.shim {
+		_ = syscall.Kill(b.launcher, syscall.SIGKILL) // the cgroup has it, too
+	}
 	err := b.group.Kill()
 	if err == nil {
 		return nil
