@@ -62,7 +62,7 @@ func TestPrograms(t *testing.T) {
 		{"set -e", bash, "set -e\nfalse\necho no", "", exit(1), "", ""},
 		{"trap", bash, `trap 'echo bye' EXIT; exit 7`, "", exit(7), "bye\n", ""},
 		{"line number", bash, "\n\necho $LINENO $0 $#", "", exit(0), "3 /tmp/main.sh 0\n", ""},
-		{"a shell that has just started", bash, "echo $_ ${BASH_ENV-unset} ${REPLY-unset} $SHLVL $-\nbash -c 'echo ${BASH_ENV-unset} $SHLVL'; cd /proc/$$/fd; echo *", "", exit(0), "bash unset unset 1 hB\nunset 2\n0 1 2 255\n", ""},
+		{"a shell that has just started", bash, "echo $_ ${BASH_ENV-unset} ${REPLY-unset} $SHLVL $-\nbash -c 'echo ${BASH_ENV-unset} $SHLVL'; ls /proc/$$/fd", "", exit(0), "bash unset unset 1 hB\nunset 2\n0\n1\n2\n255\n", ""},
 		{"unset variable", bash, "set -u\necho $nope", "", exit(1), "", "/tmp/main.sh: line 2: nope: unbound variable\n"},
 		{"no final newline", bash, `echo a`, "", exit(0), "a\n", ""},
 
