@@ -29,7 +29,9 @@ type Gate struct {
 	maxWait           time.Duration
 
 	mu      sync.Mutex
-	running int       // guarded by mu
+	running int           // guarded by mu
+	calm    chan struct{} // guarded by mu; closed when running becomes 0
+	last    time.Time     // guarded by mu; when a slot was taken last
 	queue   list.List // guarded by mu; of chan struct{}, closed when a slot is handed over
 }
 
@@ -48,7 +50,11 @@ func (g *Gate) Enter(ctx context.Context) (leave func(), waited time.Duration, e
 	g.mu.Lock()
 	// While anybody waits every slot is taken, so this overtakes nobody.
 	if g.running < g.slots {
+		if g.running == 0 {
+			g.calm = make(chan struct{})
+		}
 		g.running++
+		g.last = time.Now()
 		g.mu.Unlock()
 		return sync.OnceFunc(g.leave), 0, nil
 	}
@@ -103,9 +109,30 @@ func (g *Gate) leave() {
 func (g *Gate) pass() {
 	if first := g.queue.Front(); first != nil {
 		close(g.queue.Remove(first).(chan struct{}))
+		g.last = time.Now()
 		return
 	}
-	g.running--
+	if g.running--; g.running == 0 {
+		close(g.calm)
+	}
+}
+
+// Calm waits until nobody holds a slot, or has held the last one taken for
+// longer than limit: work that can wait keeps out of the way of callers that
+// are done in a moment.
+func (g *Gate) Calm(limit time.Duration) {
+	g.mu.Lock()
+	running, calm, left := g.running, g.calm, limit-time.Since(g.last)
+	g.mu.Unlock()
+	if running == 0 || left <= 0 {
+		return
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-calm:
+	case <-timer.C:
+	}
 }
 
 // Load returns how many callers hold a slot and how many wait for one.

@@ -159,3 +159,32 @@ func TestRaces(t *testing.T) {
 	}
 	load(t, g, slots, 0)
 }
+
+func TestCalm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 50 * time.Millisecond
+		g := New(2, 1, time.Second)
+		calm := func() time.Duration {
+			start := time.Now()
+			g.Calm(limit)
+			return time.Since(start)
+		}
+		if d := calm(); d != 0 {
+			t.Errorf("with nobody there: %v", d)
+		}
+		leave, _, _ := g.Enter(t.Context())
+		time.AfterFunc(20*time.Millisecond, leave)
+		if d := calm(); d != 20*time.Millisecond {
+			t.Errorf("with a short caller: %v", d)
+		}
+		leave, _, _ = g.Enter(t.Context())
+		time.Sleep(10 * time.Millisecond)
+		if d := calm(); d != limit-10*time.Millisecond {
+			t.Errorf("with a long caller: %v", d)
+		}
+		if d := calm(); d != 0 {
+			t.Errorf("with a caller that is there for long: %v", d)
+		}
+		leave()
+	})
+}

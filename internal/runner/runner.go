@@ -355,6 +355,7 @@ func (r *Runner) disposeLater(ctx context.Context, b *box) {
 	b.removing = true
 	r.mu.Unlock()
 	r.busy.Go(func() {
+		r.gate.Calm(calmTime)
 		start := time.Now()
 		err := b.dispose(ctx)
 		r.mu.Lock()
