@@ -76,6 +76,10 @@ func detect(mountinfo []byte, controllers func(root string) ([]byte, error)) (*H
 		}
 	}
 	if v1["memory"] != "" {
+		if unified != "" {
+			// Without controllers on a hybrid host, but runtimes make groups there.
+			v1["unified"] = unified
+		}
 		return &Host{Version: V1, mounts: v1}, nil
 	}
 	if unified == "" {

@@ -409,6 +409,8 @@ func (r *Runner) Close(ctx context.Context) error {
 		if n := len(r.lost()); n > 0 {
 			return errors.Join(fmt.Errorf("close runner: %d sandboxes could not be removed, the next sweep tries again", n), r.instance.abandon())
 		}
+		// It stays while another server has sandboxes in it.
+		_ = r.opts.Cgroups.Group(r.opts.CgroupParent).Remove()
 		return r.instance.close()
 	case <-ctx.Done():
 		return errors.Join(fmt.Errorf("close runner: %w", context.Cause(ctx)), r.instance.abandon())

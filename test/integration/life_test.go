@@ -193,9 +193,18 @@ func TestNeighbours(t *testing.T) {
 }
 
 func TestCallsAfterClose(t *testing.T) {
-	r := harness.Runner(t, harness.Options(t))
+	opts := harness.Options(t)
+	r := harness.Runner(t, opts)
+	check(t, harness.Run(t, r, harness.Bash("true")), exit(0))
+	parent := opts.Cgroups.Group(opts.CgroupParent)
+	if !parent.Exists() {
+		t.Fatal("the sandbox had no cgroup below the parent")
+	}
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if parent.Exists() {
+		t.Error("the parent cgroup is left")
 	}
 	_, err := r.Execute(t.Context(), harness.Bash("echo"))
 	var notReady *sandbox.NotReadyError
