@@ -281,13 +281,12 @@ func ending(res *sandbox.Result) string {
 	return string(res.Status)
 }
 
-// sit examines the rows: probes together, then programs one by one.
+// sit examines the rows: probes together, then programs some at a time, then
+// what needs the runner for itself.
 func (x *exam) sit(rows []row) {
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.unless != nil && r.unless(x.host) != "" })
 	var probes []row
 	for _, r := range rows {
-		if r.unless != nil && r.unless(x.host) != "" {
-			continue
-		}
 		if r.probe != "" {
 			probes = append(probes, r)
 		}
@@ -295,13 +294,26 @@ func (x *exam) sit(rows []row) {
 	for group := range slices.Chunk(probes, 40) {
 		x.probes(group)
 	}
+	programs := make(chan *row)
+	var workers sync.WaitGroup
+	for range 3 {
+		workers.Go(func() {
+			for r := range programs {
+				x.program(r)
+			}
+		})
+	}
+	for i := range rows {
+		if rows[i].python != "" || rows[i].bash != "" {
+			programs <- &rows[i]
+		}
+	}
+	close(programs)
+	workers.Wait()
+	x.settle()
 	for _, r := range rows {
-		switch {
-		case r.unless != nil && r.unless(x.host) != "":
-		case r.test != nil:
+		if r.test != nil {
 			r.test(x)
-		case r.python != "" || r.bash != "":
-			x.program(&r)
 		}
 	}
 }

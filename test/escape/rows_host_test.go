@@ -63,9 +63,10 @@ tally({"tmpfs": call("mount", "x", "/mnt", "tmpfs", 0, 0), "bind": call("mount",
 	{n: 16, what: "files by handle", out: "EPERM", probe: `
 tally({"name": call("name_to_handle_at", -100, "/", ctypes.create_string_buffer(200), ctypes.create_string_buffer(8), 0),
     "open": call("open_by_handle_at", -100, ctypes.create_string_buffer(200), 0)}.items())`},
-	{n: 17, what: "secrets in the image", seconds: 30, out: `\d{4,} files`, python: `
+	{n: 17, what: "secrets in the image", seconds: 60, out: `\d{4,} files`, python: `
 import re
 bad = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bxox[abpr]-[0-9]{8,}|\beyJhbGciOi[A-Za-z0-9_-]{10,}|Acquire::https?::Proxy|/var/run/docker\.sock")
+words = b"PRIVATE KEY-----", b"AKIA", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"xox", b"eyJhbGciOi", b"::Proxy", b"docker.sock"
 n = 0
 for top, dirs, names in os.walk("/"):
     if top == "/":
@@ -78,11 +79,12 @@ for top, dirs, names in os.walk("/"):
         if os.path.islink(p):
             continue
         n += 1
+        data = read(p)
         # Programs that look for such things have the words in them.
-        if (m := bad.search(read(p))) and not p.startswith(("/usr/bin/", "/usr/lib/x86_64-linux-gnu/", "/usr/lib/aarch64-linux-gnu/")):
+        if any(word in data for word in words) and (m := bad.search(data)) and not p.startswith(("/usr/bin/", "/usr/lib/x86_64-linux-gnu/", "/usr/lib/aarch64-linux-gnu/")):
             print(p, m.group()[:40])
 print(n, "files")`},
-	{n: 18, what: "setuid, setgid, capabilities, devices, world-writable", seconds: 30, out: "", python: `
+	{n: 18, what: "setuid, setgid, capabilities, devices, world-writable", seconds: 60, out: "", python: `
 for top, dirs, names in os.walk("/"):
     if top == "/":
         dirs[:] = [d for d in dirs if d not in ("proc", "tmp", "dev")]
