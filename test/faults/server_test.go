@@ -502,3 +502,31 @@ func TestF30FiveThousandClients(t *testing.T) {
 		t.Errorf("afterwards: %s, %v", answer, err)
 	}
 }
+
+// Connections that were used once and then stay silent keep nobody out.
+func TestF26IdleConnections(t *testing.T) {
+	s := harness.Serve(t, harness.Options(t), withoutPool)
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancelCause(t.Context())
+	for range 300 { // more than may be open
+		wg.Go(func() {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(s.Base(), "http://"))
+			if err != nil {
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			_, _ = conn.Write([]byte("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+			<-ctx.Done()
+		})
+	}
+	time.Sleep(2 * time.Second)
+	within(t, 20*time.Second, func() {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 19*time.Second, errors.New("kept out"))
+		defer cancel()
+		if answer, err := call(ctx, t, s, "echo ok", 5); err != nil || !strings.Contains(answer, "ok") {
+			t.Errorf("a call: %s, %v", answer, err)
+		}
+	})
+	cancel(errors.New("enough"))
+	wg.Wait()
+}
