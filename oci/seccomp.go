@@ -39,7 +39,7 @@ func seccomp(arch Arch) *specs.LinuxSeccomp {
 	abi, _ := arch.abi()
 	filter := &specs.LinuxSeccomp{
 		DefaultAction:   refuse.action,
-		DefaultErrnoRet: pointer(refuse.errno),
+		DefaultErrnoRet: new(refuse.errno),
 		Architectures:   []specs.Arch{abi},
 	}
 	for _, g := range profile {
@@ -49,7 +49,7 @@ func seccomp(arch Arch) *specs.LinuxSeccomp {
 		rule := specs.LinuxSyscall{Names: strings.Fields(g.names), Action: g.answer.action}
 		slices.Sort(rule.Names)
 		if g.answer.action == specs.ActErrno {
-			rule.ErrnoRet = pointer(g.answer.errno)
+			rule.ErrnoRet = new(g.answer.errno)
 		}
 		if len(g.when) == 0 {
 			filter.Syscalls = append(filter.Syscalls, rule)

@@ -40,7 +40,7 @@ func TestEverySyscallIsDecided(t *testing.T) {
 		decided[arch] = map[string]bool{}
 		for _, g := range profile {
 			if g.arch == "" || g.arch == arch {
-				for _, name := range strings.Fields(g.names) {
+				for name := range strings.FieldsSeq(g.names) {
 					decided[arch][name] = true
 				}
 			}
@@ -59,7 +59,7 @@ func TestEverySyscallIsDecided(t *testing.T) {
 		}
 	}
 	for _, g := range profile {
-		for _, name := range strings.Fields(g.names) {
+		for name := range strings.FieldsSeq(g.names) {
 			if !all[name] {
 				t.Errorf("no kernel has %s", name)
 			}
@@ -240,7 +240,7 @@ func TestVerdicts(t *testing.T) {
 	} {
 		for _, arch := range arches {
 			filter := seccomp(arch)
-			for _, name := range strings.Fields(tt.calls) {
+			for name := range strings.FieldsSeq(tt.calls) {
 				if got := verdict(filter, name, tt.args...); got != tt.want {
 					t.Errorf("%s: %s%#x: %+v, want %+v", arch, name, tt.args, got, tt.want)
 				}

@@ -24,8 +24,9 @@ const (
 	// Launcher is the path in the image of the program that is PID 1.
 	Launcher = "/usr/lib/code-execution-sandbox/launcher"
 
-	// UID and GID are the ids of every program, as seen inside.
+	// UID is the user of every program, as seen inside.
 	UID = 1000
+	// GID is its group.
 	GID = 1000
 
 	// MinMemory is the least memory in bytes that every runtime can be relied on
@@ -165,7 +166,7 @@ func process(p Params) *specs.Process {
 		Terminal: false,
 		User: specs.User{
 			UID: UID, GID: GID,
-			Umask:          pointer(uint32(0o077)),
+			Umask:          new(uint32(0o077)),
 			AdditionalGids: []uint32{},
 		},
 		Args: []string{Launcher, p.Language},
@@ -181,7 +182,7 @@ func process(p Params) *specs.Process {
 		Rlimits:         rlimits(p),
 		// The first to go when the host runs out of memory. Raising it takes no
 		// privilege. A program can lower it again, down to 0.
-		OOMScoreAdj:     pointer(1000),
+		OOMScoreAdj:     new(1000),
 		ApparmorProfile: p.AppArmorProfile,
 		// No scheduler and no I/O priority: runc 1.1 passes over both, and the
 		// weight of the parent cgroup decides.
@@ -323,14 +324,14 @@ func resources(p Params) *specs.LinuxResources {
 		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
 		// Swap counts memory and swap together: the same value means none.
 		// zswap needs no limit then, it only holds pages that go to swap.
-		Memory: &specs.LinuxMemory{Limit: pointer(p.Memory), Swap: pointer(p.Memory)},
+		Memory: &specs.LinuxMemory{Limit: new(p.Memory), Swap: new(p.Memory)},
 		// No shares: they divide among the children of one cgroup, here
 		// sandboxes, that are all equal. The parent's are the owner's to set.
 		CPU: &specs.LinuxCPU{
-			Quota:  pointer(int64(math.Round(p.CPUs * cpuPeriod))),
-			Period: pointer(uint64(cpuPeriod)),
+			Quota:  new(int64(math.Round(p.CPUs * cpuPeriod))),
+			Period: new(uint64(cpuPeriod)),
 		},
-		Pids: &specs.LinuxPids{Limit: pointer(p.PIDs)},
+		Pids: &specs.LinuxPids{Limit: new(p.PIDs)},
 		// hugetlb, rdma and io limits fail the start on a host without the
 		// controller. Nothing here can reach huge pages or RDMA devices.
 	}
@@ -341,5 +342,3 @@ func resources(p Params) *specs.LinuxResources {
 	}
 	return r
 }
-
-func pointer[T any](v T) *T { return &v }

@@ -136,8 +136,8 @@ func TestParamsRefusedAllAtOnce(t *testing.T) {
 		t.Fatal("accepted the zero Params")
 	}
 	kind := reflect.TypeFor[Params]()
-	for i := range kind.NumField() {
-		switch name := kind.Field(i).Name; name {
+	for field := range kind.Fields() {
+		switch name := field.Name; name {
 		case "RootPath", "UserNamespace", "AppArmorProfile": // zero has a meaning
 		default:
 			if !strings.Contains(err.Error(), name+": ") {
@@ -298,8 +298,8 @@ func scribble(v reflect.Value) {
 			scribble(v.Elem())
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			scribble(v.Field(i))
+		for _, field := range v.Fields() {
+			scribble(field)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
