@@ -55,8 +55,6 @@ type row struct {
 	unless func(h *host) string
 }
 
-func (r *row) key() string { return fmt.Sprintf("%03d-%s", r.n, r.what) }
-
 // host is what a row may have to know of where it runs.
 type host struct {
 	arch    string

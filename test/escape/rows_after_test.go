@@ -59,7 +59,7 @@ def f(): f()
 f()`},
 	{n: 189, what: "a lone surrogate that stands for a byte", out: `.`, python: bare + `print(chr(56550))`},
 	{n: 189, what: "any other lone surrogate", end: "exited 1", err: `.*UnicodeEncodeError.*`, python: bare + `print(chr(0xd800))`},
-	{n: 190, what: "bytes that are no text", test: bytesArrive},
+	{n: 190, what: "bytes that are no text", test: bytesArrive(190)},
 	{n: 191, what: "multiprocessing", out: `fork \[1, 4\] 7\nspawn \[1, 4\] 7\nforkserver \[1, 4\] 7`, python: bare + `
 import multiprocessing as mp
 from multiprocessing.shared_memory import SharedMemory

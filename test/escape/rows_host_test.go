@@ -1,6 +1,9 @@
 package escape
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Reasons for which a row says nothing.
 func amd64Only(h *host) string {
@@ -8,6 +11,16 @@ func amd64Only(h *host) string {
 		return "of the processor architecture amd64"
 	}
 	return ""
+}
+
+// cgroupOnly is for rows whose outcome depends on the version of the cgroups.
+func cgroupOnly(version int) func(*host) string {
+	return func(h *host) string {
+		if h.cgroup != version {
+			return fmt.Sprintf("of cgroup v%d", version)
+		}
+		return ""
+	}
 }
 
 func never(why string) func(*host) string { return func(*host) string { return why } }
@@ -145,7 +158,7 @@ print(machine(bytes.fromhex("b814000000cd80c3"))())  # mov eax, 20 (getpid); int
 	{n: 30, what: "x32 system call", end: "signaled 31", out: "before", unless: amd64Only, python: `
 print("before", flush=True)
 print(libc.syscall(0x40000000 | NR["getpid"]), ctypes.get_errno())`},
-	{n: 30, what: "every x32 and 32-bit number kills", unless: amd64Only, out: "-31", probe: `
+	{n: 30, what: "every x32 and 32-bit number kills", unless: amd64Only, out: "-31", residual: "each such death, as each crash and each end at the memory limit, is a line in the host's log, whose rate the kernel limits", probe: `
 def x32(n): return lambda: libc.syscall(0x40000000 | n) and 0
 def i386(n): return lambda: machine(b"\xb8" + n.to_bytes(4, "little") + bytes.fromhex("cd80c3"))() and 0
 tally([(n, child(x32(n))) for n in (1, 41, 59, 512, 520, 547)] + [(n, child(i386(n))) for n in (1, 5, 102, 117, 120, 359)])`},
