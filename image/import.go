@@ -101,7 +101,7 @@ func Import(ctx context.Context, client *containerd.Client, opts Options, src So
 	}
 	ctx = leases.WithLease(ctx, lease.ID)
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTimeout, errors.New("cleaning up took too long"))
 		defer cancel()
 		// Synchronous: what the old image held is free when we return.
 		if e := client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); e != nil && !errdefs.IsNotFound(e) {
@@ -171,7 +171,7 @@ func read(ctx context.Context, store content.Store, opts Options, src Source, id
 	index, err := archive.ImportIndex(ctx, ownIngests{store, lease}, plain)
 	switch {
 	case err == nil:
-	case errdefs.IsUnknown(err) || errdefs.Resolve(err) != errdefs.ErrUnknown:
+	case errdefs.IsUnknown(err) || !errors.Is(errdefs.Resolve(err), errdefs.ErrUnknown):
 		// It has a kind, so containerd or the context says no. Space that runs
 		// out on containerd's side is of the kind "unknown".
 		return none, "", fmt.Errorf("store content: %w", err)

@@ -108,8 +108,7 @@ func (s dockerSource) get(ctx context.Context, name, what string) (io.ReadCloser
 		return nil, fmt.Errorf("docker at %s: %w", socket, context.Cause(ctx))
 	case err != nil:
 		// The URL in front of the real error would only puzzle.
-		var inner *url.Error
-		if errors.As(err, &inner) {
+		if inner, ok := errors.AsType[*url.Error](err); ok {
 			err = inner.Err
 		}
 		return nil, fmt.Errorf("docker at %s: %w: is Docker running?", socket, err)

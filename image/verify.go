@@ -67,7 +67,7 @@ func verify(ctx context.Context, snapshotter snapshots.Snapshotter, img *Image) 
 		return fmt.Errorf("view snapshot: %w", err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTimeout, errors.New("cleaning up took too long"))
 		defer cancel()
 		if e := snapshotter.Remove(ctx, key); e != nil {
 			err = errors.Join(err, fmt.Errorf("remove view: %w", e))

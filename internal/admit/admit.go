@@ -32,7 +32,7 @@ type Gate struct {
 	running int           // guarded by mu
 	calm    chan struct{} // guarded by mu; closed when running becomes 0
 	last    time.Time     // guarded by mu; when a slot was taken last
-	queue   list.List // guarded by mu; of chan struct{}, closed when a slot is handed over
+	queue   list.List     // guarded by mu; of chan struct{}, closed when a slot is handed over
 }
 
 // New returns a Gate with slots slots and room for maxWaiting callers in the

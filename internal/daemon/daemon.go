@@ -236,7 +236,7 @@ func (d *Daemon) endPrevious() error {
 	if err != nil {
 		return nil
 	}
-	defer process.Release()
+	defer func() { _ = process.Release() }()
 	if !slices.Contains(arguments(pid), d.opts.configPath()) {
 		return nil
 	}
@@ -375,7 +375,7 @@ func (d *Daemon) supervise(died context.CancelCauseFunc) {
 
 // run runs one child to its end and says how it ended.
 func (d *Daemon) run() error {
-	cmd := exec.Command(d.opts.Binary, "--config", d.opts.configPath())
+	cmd := exec.Command(d.opts.Binary, "--config", d.opts.configPath()) //nolint:noctx // it lives until Stop, and has its own way to end
 	cmd.Dir = "/"
 	// Nothing of our own environment: it holds the token, and NOTIFY_SOCKET
 	// and LISTEN_FDS, with which the child would speak for us.

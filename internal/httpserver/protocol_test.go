@@ -99,11 +99,11 @@ func TestRow17Mismatches(t *testing.T) {
 		status  int
 		code    int
 	}{
-		{"version in header and body differ", call, append(callHeaders[:len(callHeaders):len(callHeaders)], "Mcp-Protocol-Version", "2025-11-25"), 400, -32020},
-		{"unknown version", future, append(callHeaders[:len(callHeaders):len(callHeaders)], "Mcp-Protocol-Version", "2099-01-01"), 400, -32022},
+		{"version in header and body differ", call, append(slices.Clip(callHeaders), "Mcp-Protocol-Version", "2025-11-25"), 400, -32020},
+		{"unknown version", future, append(slices.Clip(callHeaders), "Mcp-Protocol-Version", "2099-01-01"), 400, -32022},
 		{"no _meta", bare, callHeaders, 400, -32602},
-		{"wrong name", call, append(callHeaders[:len(callHeaders):len(callHeaders)], "Mcp-Name", "other"), 400, -32020},
-		{"wrong method", call, append(callHeaders[:len(callHeaders):len(callHeaders)], "Mcp-Method", "tools/list"), 400, -32020},
+		{"wrong name", call, append(slices.Clip(callHeaders), "Mcp-Name", "other"), 400, -32020},
+		{"wrong method", call, append(slices.Clip(callHeaders), "Mcp-Method", "tools/list"), 400, -32020},
 		{"ping", ping, pingHeaders, 404, -32601},
 	} {
 		r := s.do("POST", "/mcp", test.body, test.headers...)

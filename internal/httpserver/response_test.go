@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -39,10 +40,10 @@ func TestKeepAliveTiming(t *testing.T) {
 		after(4*time.Second+900*time.Millisecond, beat+"event\n\n") // until 10.9 s
 		after(time.Second, beat+"event\n\n"+beat)                   // at 11 s, 5 s after the event
 		w.end()
-		if _, err := w.Write([]byte("late")); err != errEnded {
+		if _, err := w.Write([]byte("late")); !errors.Is(err, errEnded) {
 			t.Errorf("a write after the end: %v", err)
 		}
-		if err := w.FlushError(); err != errEnded {
+		if err := w.FlushError(); !errors.Is(err, errEnded) {
 			t.Errorf("a flush after the end: %v", err)
 		}
 		w.keepAlive(time.Second)
@@ -67,7 +68,7 @@ func TestStalledClient(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- server.Serve(ln) }()
-	defer func() { server.Close(); <-done }()
+	defer func() { _, _ = server.Close(), <-done }()
 	s.addr = ln.Addr().String()
 
 	for _, e := range eras {
@@ -92,7 +93,7 @@ func TestTimeoutsLeaveCallsAlone(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- server.Serve(ln) }()
-	defer func() { server.Close(); <-done }()
+	defer func() { _, _ = server.Close(), <-done }()
 	s.addr = ln.Addr().String()
 
 	for _, e := range eras {
@@ -123,7 +124,7 @@ func TestSlowBody(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- server.Serve(ln) }()
-	defer func() { server.Close(); <-done }()
+	defer func() { _, _ = server.Close(), <-done }()
 	s.addr = ln.Addr().String()
 	conn := s.dial()
 	if _, err := io.WriteString(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+testToken+

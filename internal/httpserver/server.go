@@ -20,6 +20,8 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -178,7 +180,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 	s.draining.Store(true)
 	s.opts.Logger.InfoContext(ctx, "shutting down", "grace", s.opts.ShutdownGrace)
-	stopping, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opts.ShutdownGrace+answerTime)
+	stopping, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), s.opts.ShutdownGrace+answerTime, errShutdown)
 	defer stop()
 	grace := time.AfterFunc(s.opts.ShutdownGrace, func() { s.calls.endAll(errShutdown) })
 	defer grace.Stop()
@@ -201,7 +203,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := newResponse(rw, s.writeTimeout)
 	defer func() {
 		p := recover()
-		if p != nil && p != http.ErrAbortHandler {
+		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // net/http compares it so too
 			s.opts.Logger.ErrorContext(r.Context(), "panic in an HTTP handler", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 		}
 		if p != nil && w.status() == 0 {
@@ -269,16 +271,10 @@ func (s *Server) refuse(w *response, r *http.Request, status int, reason, code, 
 
 // method answers 405 and returns false unless r uses one of the methods.
 func method(w http.ResponseWriter, r *http.Request, allowed ...string) bool {
-	list := ""
-	for i, m := range allowed {
-		if r.Method == m {
-			return true
-		}
-		if i > 0 {
-			list += ", "
-		}
-		list += m
+	if slices.Contains(allowed, r.Method) {
+		return true
 	}
+	list := strings.Join(allowed, ", ")
 	w.Header().Set("Allow", list)
 	fail(w, http.StatusMethodNotAllowed, "method_not_allowed", "use "+list)
 	return false

@@ -97,8 +97,7 @@ func (s *Server) status(ctx context.Context, r *sandbox.Result) string {
 		}
 		return "timed_out: " + because(fmt.Sprintf("killed after %d s", seconds(r.Timeout)), advice, oom)
 	case sandbox.StatusCanceled:
-		var notReady *sandbox.NotReadyError
-		if errors.As(context.Cause(ctx), &notReady) {
+		if notReady, ok := errors.AsType[*sandbox.NotReadyError](context.Cause(ctx)); ok {
 			return "canceled: " + notReady.Reason + "; the program was killed"
 		}
 		return "canceled: the caller withdrew the call; the program was killed"

@@ -203,6 +203,9 @@ func (s *Server) failure(ctx context.Context, id string, err error) *mcp.CallToo
 	}
 }
 
+// errEnded is why there is no more progress to report.
+var errEnded = errors.New("the call has ended")
+
 // reportProgress sends a notification per interval while a call waits and runs,
 // where the client gave a token for it. The function returned ends that and may
 // be called more than once; after it nothing is sent.
@@ -211,7 +214,7 @@ func (s *Server) reportProgress(ctx context.Context, req *mcp.CallToolRequest, r
 	if token == nil {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -241,7 +244,7 @@ func (s *Server) reportProgress(ctx context.Context, req *mcp.CallToolRequest, r
 			})
 		}
 	}()
-	return func() { cancel(); <-done }
+	return func() { cancel(errEnded); <-done }
 }
 
 // recoverPanics keeps a panic in a handler from ending the process: the SDK

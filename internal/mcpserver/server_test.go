@@ -196,7 +196,7 @@ func TestCarrier(t *testing.T) {
 	}
 	end(gone)
 	<-ctx.Done()
-	if cause := context.Cause(ctx); cause != gone {
+	if cause := context.Cause(ctx); !errors.Is(cause, gone) {
 		t.Errorf("the cause is %v, want %v", cause, gone)
 	}
 }

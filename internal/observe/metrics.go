@@ -136,8 +136,7 @@ func (m *metrics) enter(req *sandbox.Request) (leave func()) {
 func (m *metrics) count(req sandbox.Request, outcome string, result *sandbox.Result, err error, total time.Duration) {
 	lang := language(req.Language)
 	m.calls.WithLabelValues(lang, outcome).Inc()
-	var busy *sandbox.BusyError
-	if errors.As(err, &busy) {
+	if busy, ok := errors.AsType[*sandbox.BusyError](err); ok {
 		m.wait.Observe(busy.Waited.Seconds())
 	}
 	if result == nil {

@@ -152,10 +152,10 @@ func TestOutcomes(t *testing.T) {
 	} {
 		e, log, reg := observed(returning(test.result, test.err), slog.LevelInfo)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		if test.err == errGone {
+		if errors.Is(test.err, errGone) {
 			cancel(errGone)
 		}
-		if _, err := e.Execute(ctx, request()); err != test.err {
+		if _, err := e.Execute(ctx, request()); !errors.Is(err, test.err) {
 			t.Errorf("got %v, want %v", err, test.err)
 		}
 		cancel(nil)
@@ -170,7 +170,7 @@ func TestOutcomes(t *testing.T) {
 		} else if test.err != nil && event["err"] != test.err.Error() {
 			t.Errorf("err is %v, want %v", event["err"], test.err)
 		}
-		if test.err == errGone && event["canceled_because"] != "gone" {
+		if errors.Is(test.err, errGone) && event["canceled_because"] != "gone" {
 			t.Errorf("canceled_because is %v", event["canceled_because"])
 		}
 		want := `code_execution_sandbox_calls_total{language="python",outcome="` + test.want + `"} 1`

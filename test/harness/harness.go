@@ -56,8 +56,7 @@ func Main(m *testing.M) int {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 5*time.Minute, errors.New("setting up took too long"))
 	defer cancel()
 	if err := setUp(ctx); err != nil {
-		tearDown()
-		return refuse(err.Error())
+		return refuse(errors.Join(err, tearDown()).Error())
 	}
 	code := m.Run()
 	if err := tearDown(); err != nil {

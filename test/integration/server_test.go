@@ -184,7 +184,7 @@ func TestImageComesLater(t *testing.T) {
 	s := harness.Start(t, opts, withoutPool+"[sandbox]\nimage = \""+name+"\"\n")
 	var health struct{ Status, Check, Reason string }
 	get := func() int {
-		resp, err := http.Get(s.Base() + "/healthz") //nolint:noctx // a test
+		resp, err := http.Get(s.Base() + "/healthz")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestImageComesLater(t *testing.T) {
 	if out, err := tag.CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	t.Cleanup(func() { _ = exec.Command("docker", "rmi", name).Run() }) //nolint:noctx // clean-up
+	t.Cleanup(func() { _ = exec.Command("docker", "rmi", name).Run() })
 	if _, _, err := image.Import(t.Context(), opts.Client, image.Options{Name: name}, image.Docker("")); err != nil {
 		t.Fatal(err)
 	}

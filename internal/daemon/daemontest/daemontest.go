@@ -3,6 +3,7 @@ package daemontest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -58,7 +59,7 @@ func Start(t testing.TB, binary string) (*daemon.Daemon, *containerd.Client) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, errors.New("containerd does not end"))
 		defer cancel()
 		if err := d.Stop(ctx); err != nil {
 			t.Error(err)
