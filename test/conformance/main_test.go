@@ -73,7 +73,7 @@ func eventually(t *testing.T, what string, ok func() bool) time.Duration {
 
 // running reports whether n programs run, by the server's own count.
 func running(t *testing.T, s *harness.Server, n string) func() bool {
-	return func() bool { return metric(t, s, "code_execution_sandbox_slots_taken") == n }
+	return func() bool { return metric(t, s, `code_execution_sandbox_calls_in_flight{state="running"}`) == n }
 }
 
 // metric reads one of the server's metrics.
@@ -114,7 +114,7 @@ func sandboxes(t *testing.T, s *harness.Server) []string {
 // gone waits until nothing is left of any sandbox, and says how long that took.
 func gone(t *testing.T, s *harness.Server) {
 	t.Helper()
-	slot := eventually(t, "the slot is free", running(t, s, "0"))
+	slot := eventually(t, "the slot is free", func() bool { return metric(t, s, "code_execution_sandbox_slots_taken") == "0" })
 	all := eventually(t, "the sandbox is removed", func() bool { return len(sandboxes(t, s)) == 0 })
 	t.Logf("the slot was free after %v, the sandbox removed after %v", slot.Round(time.Millisecond), (slot + all).Round(time.Millisecond))
 }
