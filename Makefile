@@ -155,11 +155,11 @@ $(CONTAINERD2)/containerd:
 
 .PHONY: test-escape
 test-escape: test-setup ## Hostile programs in real sandboxes
-	@$(GOTEST) -v -run '^TestRows' ./test/escape
+	@$(GOTEST) -v ./test/escape
 
 .PHONY: test-mutation
 test-mutation: test-setup ## Each protection taken away must turn its rows red
-	@$(GOTEST) -v -run '^TestMutations' ./test/escape
+	@$(GOTEST) -v -run '^TestMutations' ./test/escape -sweep
 
 .PHONY: test-faults
 test-faults: test-setup ## Whatever dies, stalls or floods

@@ -104,7 +104,7 @@ func (r *Runner) prepare(ctx context.Context, lang sandbox.Language, fs *rootfs,
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.opts.PrepareTimeout, errors.New("preparing a sandbox took too long"))
 	defer cancel()
 	start := time.Now()
-	b := r.box(r.instance.id + "-" + randomHex(12))
+	b := r.box(r.instance.id + "-" + randomHex(16))
 	b.language, b.room, b.rootfs, b.born = lang, room, fs, start
 	r.mu.Lock()
 	r.boxes[b.id] = b // before anything of it exists, or a sweep could take it for a stray

@@ -510,8 +510,8 @@ print(os.uname().nodename, re.search(r"task/[^/]+/([0-9a-z-]+)/", read("/proc/se
 			}
 			for _, name := range list {
 				_, random, _ := strings.Cut(name, "-")
-				if len(random) < 24 {
-					x.fault(175, "the id %s has fewer than 96 random bits", name)
+				if len(random) < 32 {
+					x.fault(175, "the id %s has fewer than 128 random bits", name)
 				}
 				seen[name] = true
 			}
