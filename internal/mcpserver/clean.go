@@ -128,7 +128,7 @@ type cleaner struct {
 func (c *cleaner) notes() []string {
 	var notes []string
 	if c.overwritten > 0 {
-		notes = append(notes, plural(c.overwritten, "state")+" of lines overwritten with carriage returns left out")
+		notes = append(notes, plural(c.overwritten, "line")+` overwritten with \r left out`)
 	}
 	if c.nuls > 0 {
 		notes = append(notes, plural(c.nuls, "NUL byte")+" left out")

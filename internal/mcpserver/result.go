@@ -126,13 +126,17 @@ func because(what string, reasons ...string) string {
 	return what + " (" + strings.Join(given, "; ") + ")"
 }
 
-// signalName writes signal 11 as SIGSEGV, segmentation fault.
+// signalName writes signal 11 as SIGSEGV, segmentation fault, and 15 as SIGTERM:
+// one word would only say the name again.
 func signalName(n int) string {
 	name := unix.SignalName(syscall.Signal(n))
 	if name == "" { // the real-time signals have none
 		return fmt.Sprintf("signal %d", n)
 	}
-	return name + ", " + syscall.Signal(n).String()
+	if words := syscall.Signal(n).String(); strings.Contains(words, " ") {
+		name += ", " + words
+	}
+	return name
 }
 
 // structured is a result for programs. Output is what was kept of it, not cut

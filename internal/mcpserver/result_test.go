@@ -70,6 +70,7 @@ var endings = map[string]*sandbox.Result{
 		return r
 	}(),
 	"signal_segv":     ran(sandbox.StatusSignaled, 139, 11, "", ""),
+	"signal_term":     ran(sandbox.StatusSignaled, 143, 15, "", ""),
 	"signal_realtime": ran(sandbox.StatusSignaled, 162, 34, "", ""),
 	"oom": func() *sandbox.Result {
 		r := ran(sandbox.StatusOutOfMemory, 137, 9, "allocating\n", "")
