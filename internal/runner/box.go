@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -614,7 +615,11 @@ func (b *box) tryRemove(ctx context.Context) error {
 	}
 	// FailedPrecondition while it runs.
 	_, err := b.r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: b.id})
-	if err = errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+	err = errgrpc.ToNative(err)
+	if errdefs.IsNotFound(err) {
+		err = unmount("/" + b.r.opts.Namespace + "/" + b.id + "/rootfs")
+	}
+	if err != nil {
 		return fmt.Errorf("delete task: %w", err)
 	}
 	if err := b.r.containers.Delete(ctx, b.id); err != nil && !errdefs.IsNotFound(err) {
@@ -626,6 +631,27 @@ func (b *box) tryRemove(ctx context.Context) error {
 	}
 	if err := os.RemoveAll(b.dir); err != nil {
 		return fmt.Errorf("remove stream directory: %w", err)
+	}
+	return nil
+}
+
+// unmount removes the mounts whose path ends in suffix, which names one sandbox.
+// A shim that is killed within its Delete leaves a root file system mounted that
+// containerd has no record of before its next start.
+func unmount(suffix string) error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("list mounts: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		// proc_pid_mountinfo(5): field 5 is the mount point.
+		fields := strings.Fields(line)
+		if len(fields) < 5 || !strings.HasSuffix(fields[4], suffix) {
+			continue
+		}
+		if err := unix.Unmount(fields[4], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", fields[4], err)
+		}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -157,6 +158,12 @@ func TestF16CloseIsBounded(t *testing.T) {
 	})
 	signal(t, syscall.SIGCONT, pid)
 	serves(t, maintained(t, opts))
+	// The removals of the one that was closed go on, in this process, beside
+	// the sweep of the next: whoever comes second, in the end nothing is left.
+	eventually(t, 90*time.Second, "the first one's directory is gone", func() bool {
+		entries, err := os.ReadDir(opts.RunDir)
+		return err == nil && len(entries) == 2 // the other's, and its lock
+	})
 }
 
 // Calls come while containerd is away: all fail soon, and soon after it is back

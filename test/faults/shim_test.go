@@ -34,8 +34,9 @@ func TestF5ShimDies(t *testing.T) {
 	t.Run("while the sandbox is removed", func(t *testing.T) {
 		opts := harness.Options(t)
 		r := maintained(t, opts)
-		for range 5 {
+		for i := range 40 {
 			execute(t, r, bash("echo ok", 5*time.Second)).is(t, sandbox.StatusExited, "ok\n")
+			time.Sleep(time.Duration(i) * 2 * time.Millisecond)
 			signal(t, syscall.SIGKILL, shims(t, opts)...)
 		}
 		clean(t, opts)
