@@ -3,6 +3,7 @@ package conformance
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -101,9 +102,7 @@ func merge(t *testing.T, entry string, more object) string {
 	if err := json.Unmarshal([]byte(entry), &all); err != nil {
 		t.Fatal(err)
 	}
-	for k, v := range more {
-		all[k] = v
-	}
+	maps.Copy(all, more)
 	text, err := json.Marshal(all)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +115,7 @@ func (a agent) drive(t *testing.T, s *harness.Server, calls ...object) *model {
 	t.Helper()
 	m := newModel(t, calls...)
 	c := a.command(t, s, m)
-	code := c.run(t)
+	code := c.exit(t)
 	if _, _, results, _ := m.saw(); code != 0 || len(results) != len(calls) {
 		t.Fatalf("exit code %d, results %s\n%s\n%s", code, results, c.stdout.String(), c.stderr.String())
 	}
@@ -154,8 +153,8 @@ func TestRow20Agents(t *testing.T) {
 			seen.WriteString("The instructions " + told + "\n\n")
 			for i, raw := range results {
 				// Gemini CLI shows an error as the JSON of the whole result.
-				quoted := strings.Trim(mustJSON(t, want[i]), `"`)
-				if got := strings.Join(texts(raw), "\n"); !strings.Contains(got, want[i]) && !(i > 0 && strings.Contains(got, quoted)) {
+				got, quoted := strings.Join(texts(raw), "\n"), strings.Trim(mustJSON(t, want[i]), `"`)
+				if !strings.Contains(got, want[i]) && (i == 0 || !strings.Contains(got, quoted)) {
 					t.Errorf("the result is not whole: %q, want %q in it", got, want[i])
 				}
 				// As JSON, since its form is the client's; with line breaks.

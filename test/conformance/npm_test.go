@@ -126,11 +126,11 @@ func command(t *testing.T, program string, args ...string) *client {
 	return c
 }
 
-// run runs the client and returns its exit code.
-func (c *client) run(t *testing.T) int {
+// exit runs the client and returns its exit code.
+func (c *client) exit(t *testing.T) int {
 	t.Helper()
 	var exited *exec.ExitError
-	if err := c.Cmd.Run(); err != nil && !errors.As(err, &exited) {
+	if err := c.Run(); err != nil && !errors.As(err, &exited) {
 		t.Fatalf("%s: %v: %s", c.Path, err, c.stderr.String())
 	}
 	return c.ProcessState.ExitCode()

@@ -103,7 +103,7 @@ func TestRowsHaveTests(t *testing.T) {
 		if rows[row] == "" {
 			t.Errorf("row %d has no test", row)
 		}
-		for _, test := range strings.Fields(rows[row]) {
+		for test := range strings.FieldsSeq(rows[row]) {
 			if !exist[test] {
 				t.Errorf("row %d: there is no %s", row, test)
 			}
@@ -521,7 +521,7 @@ func TestRow43Load(t *testing.T) {
 			}
 		default:
 			begin := time.Now()
-			resp, err := http.Get(s.Base() + "/healthz") //nolint:noctx // bounded by the test
+			resp, err := http.Get(s.Base() + "/healthz")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -699,7 +699,8 @@ func TestRow47Token(t *testing.T) {
 	looked := 0
 	processes(t, func(dir string, cmdline []byte) {
 		cgroups, _ := os.ReadFile(dir + "/cgroup") // it may have ended
-		if !bytes.Contains(cgroups, []byte(opts.CgroupParent)) && !(bytes.Contains(cmdline, []byte("containerd-shim")) && bytes.Contains(cmdline, []byte(harness.Namespace))) {
+		shim := bytes.Contains(cmdline, []byte("containerd-shim")) && bytes.Contains(cmdline, []byte(harness.Namespace))
+		if !shim && !bytes.Contains(cgroups, []byte(opts.CgroupParent)) {
 			return
 		}
 		environ, err := os.ReadFile(dir + "/environ")
