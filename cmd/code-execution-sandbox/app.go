@@ -31,15 +31,15 @@ func defaultConfig() string { return config.DefaultPath }
 
 func (a *app) config() (config.Config, error) { return config.Load(a.configPath) }
 
-// logger writes to standard error.
-func logger(c config.Logging) *slog.Logger {
+// logger writes to w.
+func logger(c config.Logging, w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // checked by config
 	opts := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
+		return slog.New(slog.NewJSONHandler(w, opts))
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+	return slog.New(slog.NewTextHandler(w, opts))
 }
 
 // host is a connection to containerd, and the daemon behind it if it is ours.
@@ -177,7 +177,7 @@ func quiet(c config.Logging) config.Logging {
 
 // withHost calls do with a connection to containerd.
 func withHost(ctx context.Context, cfg config.Config, do func(*host) error) error {
-	h, err := connect(ctx, cfg, logger(quiet(cfg.Logging)), false)
+	h, err := connect(ctx, cfg, logger(quiet(cfg.Logging), os.Stderr), false)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func check(ctx context.Context, a *app) []finding {
 	if cg, err := cgroup.Detect(); add("cgroup", err, "") {
 		out[len(out)-1].Detail = fmt.Sprintf("version %d", cg.Version)
 	}
-	h, err := connect(ctx, cfg, logger(quiet(cfg.Logging)), false)
+	h, err := connect(ctx, cfg, logger(quiet(cfg.Logging), os.Stderr), false)
 	if !add("containerd", err, "") {
 		return out
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"syscall"
@@ -40,7 +41,11 @@ func serveCommand(a *app) *cobra.Command {
 // serve runs the server until ctx ends. Everything is taken down in the
 // reverse order: first the clients, then the sandboxes, then containerd.
 func serve(ctx context.Context, cfg config.Config) (err error) {
-	log := logger(cfg.Logging)
+	registry := observe.NewRegistry(version)
+	// A log that nobody reads must not hold up a call.
+	out := observe.NewLog(os.Stderr, registry)
+	defer out.Close()
+	log := logger(cfg.Logging, out)
 	secrets, err := cfg.Tokens()
 	if err != nil {
 		return err
@@ -56,7 +61,6 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
 
-	registry := observe.NewRegistry(version)
 	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: observe.Namespace, Name: "stage_seconds",
 		Help:    "Time spent in each stage of a sandbox's life.",

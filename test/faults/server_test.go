@@ -530,3 +530,24 @@ func TestF26IdleConnections(t *testing.T) {
 	cancel(errors.New("enough"))
 	wg.Wait()
 }
+
+// Nobody reads the log: calls are answered all the same.
+func TestF35LogIsStuck(t *testing.T) {
+	opts := harness.Options(t)
+	s, _, _ := launch(t, harness.Config(t, opts, withoutPool))
+	s.AwaitHealthy(t)
+	// From here on nobody reads. A line per call: the pipe holds 64 KiB.
+	within(t, 3*time.Minute, func() {
+		for range 300 {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Second, errors.New("the log blocks the call"))
+			answer, err := call(ctx, t, s, "echo ok", 5)
+			cancel()
+			if err != nil || !strings.Contains(answer, "ok") {
+				t.Errorf("%s, %v", answer, err)
+				return
+			}
+		}
+	})
+	signal(t, syscall.SIGKILL, s.PID)
+	harness.Serve(t, opts, withoutPool) // clears up
+}
