@@ -72,10 +72,17 @@ packages() {
 }
 
 # --no-remove: nothing that is installed is ever replaced. The lock is waited
-# for, since a freshly started machine often updates itself.
+# for, since a freshly started machine often updates itself. What apt says is
+# shown only when it fails.
 apt_install() {
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove \
-		-o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" >&2
+	log=$(mktemp)
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends --no-remove \
+		-o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" >"$log" 2>&1 </dev/null || {
+		tail -n 20 "$log" >&2
+		rm -f "$log"
+		return 1
+	}
+	rm -f "$log"
 }
 
 # known_distribution: else one message says what a person has to see to.
@@ -91,7 +98,7 @@ known_distribution() {
 # work without.
 install_packages() {
 	known_distribution "$*"
-	say "installing $*"
+	say "installing $* (takes a minute or two)"
 	if ! candidate "$1" || ! apt_install "$@"; then
 		say "updating the package lists"
 		as_root apt-get update -qq
