@@ -56,7 +56,7 @@ func TestKinds(t *testing.T) {
 		&NotReadyError{"image", "missing"}: ErrUnavailable,
 	} {
 		for _, kind := range kinds {
-			if errors.Is(err, kind) != (kind == want) {
+			if errors.Is(err, kind) != errors.Is(want, kind) {
 				t.Errorf("%T is %v: %v", err, kind, errors.Is(err, kind))
 			}
 		}
