@@ -113,7 +113,7 @@ check: build ## Say whether this host is fit, and what to do where it is not
 # handed on.
 AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' GOTOOLCHAIN=$(GOTOOLCHAIN) 'GOFLAGS=$(GOFLAGS)' \
 	GOCACHE=$(shell go env GOCACHE) GOMODCACHE=$(shell go env GOMODCACHE) \
-	$(foreach name,CI CES_RACE CES_CONTAINERD_BIN SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
+	$(foreach name,CI CES_RACE CES_LONG CES_CONTAINERD_BIN NODE_EXTRA_CA_CERTS SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
 
 # What tests call beside what run needs: pgrep, and npm for real MCP clients.
 .PHONY: test-setup
@@ -166,7 +166,7 @@ test-faults: test-setup ## Whatever dies, stalls or floods
 	@$(GOTEST) -v ./test/faults
 
 .PHONY: test-mcp
-test-mcp: test-setup ## Real MCP clients and the conformance suite
+test-mcp: test-setup ## Real MCP clients and the conformance suite (CES_LONG=1: long calls too)
 	@$(GOTEST) -v ./test/conformance
 
 .PHONY: soak
