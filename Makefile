@@ -45,7 +45,8 @@ FUZZTIME ?= 30s
 .PHONY: run
 run: import env ## Everything from a fresh clone to a serving server
 	@echo "run: an entry for your MCP client; other clients: $(BIN) client-config --help"
-	@$(BIN) client-config miranda --with-token $(FLAGS)
+	@# The token itself only before a person's eyes: elsewhere this is a log.
+	@$(BIN) client-config miranda $$([ ! -t 1 ] || echo --with-token) $(FLAGS)
 	@$(MAKE) --no-print-directory serve
 
 .PHONY: setup

@@ -72,7 +72,7 @@ func (c Config) tokenText() (source, text string, err error) {
 	}
 	where := "set auth_token_env or auth_token_file"
 	if c.AuthTokenEnv != "" {
-		where = fmt.Sprintf("set %s (or auth_token_file, or a systemd credential named token)", c.AuthTokenEnv)
+		where = fmt.Sprintf("set %s, here or in ./.env (or auth_token_file, or a systemd credential named token)", c.AuthTokenEnv)
 	}
 	return "", "", fmt.Errorf("no bearer token: %s to at least %d characters, such as those of `openssl rand -hex 32`", where, MinTokenLength)
 }

@@ -249,7 +249,7 @@ func (s *Server) route(w *response, r *http.Request) {
 // returns false when it goes no further.
 func (s *Server) admit(w *response, r *http.Request) bool {
 	if !s.hosts.allow(r) {
-		s.refuse(w, r, http.StatusForbidden, "host", "forbidden_host", "this Host is not allowed; the server's allowed_hosts lists those that are")
+		s.refuse(w, r, http.StatusForbidden, "host", "forbidden_host", "this Host is not allowed; allowed_hosts in the server's configuration lists those that are, and a loopback address is called localhost")
 		return false
 	}
 	if !s.origins.allow(r) {

@@ -61,7 +61,7 @@ func description(opts Options, environment string) string {
 		"Use it to compute, to parse or transform data, to test a snippet, or to run shell commands.\n\n" +
 		"- Every call starts clean: no files, variables, packages or processes survive. Put all steps of a task into one call.\n" +
 		"- Only what is printed is returned; in Python use print(), the last expression is not echoed.\n"
-	network := "- No network; nothing can be downloaded or installed."
+	network := "- No network, not even to localhost; nothing can be downloaded or installed."
 	after := fmt.Sprintf("\n- The program is the file /tmp/main.py or /tmp/main.sh, in the working directory /tmp: the only place to write (%s), "+
 		"where no file can be executed directly (use bash FILE or python3 FILE).\n"+
 		"- Time limit %d s unless timeout_seconds is given, at most %d s; then the program is killed and what it printed so far is returned. "+

@@ -71,7 +71,10 @@ func (r *Runner) sweepAndLog(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		r.log.Error("sweep incomplete", "error", err)
 	}
-	if swept.Any() {
+	switch {
+	case swept == Swept{Snapshots: swept.Snapshots} && swept.Any():
+		r.log.Info("removed views of images that nothing uses", "views", swept.Snapshots)
+	case swept.Any():
 		r.log.Warn("swept what a dead server left", "removed", swept)
 	}
 }
