@@ -62,8 +62,8 @@ func TestTokensErrors(t *testing.T) {
 	missing := filepath.Join(dir, "missing")
 
 	for _, tt := range []struct{ name, env, file, want string }{
-		{"none", "", "", "no bearer token: set SANDBOX_MCP_TOKEN (or auth_token_file, or a systemd credential named token) to at least 16 characters, such as those of `openssl rand -hex 32`"},
-		{"blank", " \n", "", "no bearer token: set SANDBOX_MCP_TOKEN (or auth_token_file, or a systemd credential named token) to at least 16 characters, such as those of `openssl rand -hex 32`"},
+		{"none", "", "", "no bearer token: set SANDBOX_MCP_TOKEN, here or in ./.env (or auth_token_file, or a systemd credential named token) to at least 16 characters, such as those of `openssl rand -hex 32`"},
+		{"blank", " \n", "", "no bearer token: set SANDBOX_MCP_TOKEN, here or in ./.env (or auth_token_file, or a systemd credential named token) to at least 16 characters, such as those of `openssl rand -hex 32`"},
 		{"short", "secret-of-15-ch", "", "the token in $SANDBOX_MCP_TOKEN is shorter than 16 characters: make one with `openssl rand -hex 32`"},
 		{"second short", tokenA + " secret", "", "token 2 of 2, separated by white space, in $SANDBOX_MCP_TOKEN is shorter than 16 characters: make one with `openssl rand -hex 32`"},
 		{"not for a header", "secret-sécret-secret", "", "the token in $SANDBOX_MCP_TOKEN has characters that no HTTP header carries: use letters, digits and -._~+/="},
