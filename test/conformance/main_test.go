@@ -13,7 +13,6 @@ package conformance
 
 import (
 	"flag"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -73,32 +72,7 @@ func eventually(t *testing.T, what string, ok func() bool) time.Duration {
 
 // running reports whether n programs run, by the server's own count.
 func running(t *testing.T, s *harness.Server, n string) func() bool {
-	return func() bool { return metric(t, s, `code_execution_sandbox_calls_in_flight{state="running"}`) == n }
-}
-
-// metric reads one of the server's metrics.
-func metric(t *testing.T, s *harness.Server, name string) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Base()+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := harness.HTTPClient().Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status, err)
-	}
-	for line := range strings.Lines(string(body)) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	t.Fatalf("no metric %s", name)
-	return ""
+	return func() bool { return s.Metric(t, `code_execution_sandbox_calls_in_flight{state="running"}`) == n }
 }
 
 // sandboxes names what there is of any sandbox. A server that runs also has a
@@ -114,7 +88,7 @@ func sandboxes(t *testing.T, s *harness.Server) []string {
 // gone waits until nothing is left of any sandbox, and says how long that took.
 func gone(t *testing.T, s *harness.Server) {
 	t.Helper()
-	slot := eventually(t, "the slot is free", func() bool { return metric(t, s, "code_execution_sandbox_slots_taken") == "0" })
+	slot := eventually(t, "the slot is free", func() bool { return s.Metric(t, "code_execution_sandbox_slots_taken") == "0" })
 	all := eventually(t, "the sandbox is removed", func() bool { return len(sandboxes(t, s)) == 0 })
 	t.Logf("the slot was free after %v, the sandbox removed after %v", slot.Round(time.Millisecond), (slot + all).Round(time.Millisecond))
 }

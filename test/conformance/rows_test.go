@@ -261,7 +261,7 @@ var cut = regexp.MustCompile(`\[\.\.\. omitted: ([0-9,]+) lines / ([0-9,]+) char
 func TestRow31Floods(t *testing.T) {
 	s := harness.Serve(t, harness.Options(t), small)
 	memory := func() float64 {
-		n, err := strconv.ParseFloat(metric(t, s, "process_resident_memory_bytes"), 64)
+		n, err := strconv.ParseFloat(s.Metric(t, "process_resident_memory_bytes"), 64)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -599,7 +599,7 @@ func TestRow44NothingStays(t *testing.T) {
 		gone(t, s)
 		for name, into := range map[string]*float64{"go_goroutines": &goroutines, "process_open_fds": &files, "process_resident_memory_bytes": &memory} {
 			var err error
-			if *into, err = strconv.ParseFloat(metric(t, s, name), 64); err != nil {
+			if *into, err = strconv.ParseFloat(s.Metric(t, name), 64); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -227,3 +227,28 @@ func Text(t testing.TB, res *mcp.CallToolResult) string {
 	}
 	return text.Text
 }
+
+// Metric reads one of the server's metrics, by its name with its labels.
+func (s *Server) Metric(t testing.TB, name string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Base()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := HTTPClient().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status, err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return ""
+}

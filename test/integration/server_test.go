@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -116,7 +115,7 @@ func TestKilledServer(t *testing.T) {
 		call <- err
 	}()
 	eventually(t, "the call runs", func() bool {
-		return strings.Contains(metrics(t, s), "code_execution_sandbox_slots_taken 1")
+		return s.Metric(t, "code_execution_sandbox_slots_taken") == "1"
 	})
 	s.Kill()
 	if err := <-call; err == nil {
@@ -131,24 +130,6 @@ func TestKilledServer(t *testing.T) {
 	for _, left := range harness.Leftovers(t, opts) {
 		t.Error("left behind:", left)
 	}
-}
-
-func metrics(t *testing.T, s *harness.Server) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Base()+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := harness.HTTPClient().Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status, err)
-	}
-	return string(body)
 }
 
 // A running call ends before the server does.
@@ -169,7 +150,7 @@ func TestTermination(t *testing.T) {
 		done <- answer{text: harness.Text(t, res)}
 	}()
 	eventually(t, "the call runs", func() bool {
-		return strings.Contains(metrics(t, s), "code_execution_sandbox_slots_taken 1")
+		return s.Metric(t, "code_execution_sandbox_slots_taken") == "1"
 	})
 	s.Stop(t)
 	if a := <-done; a.err != nil || !strings.Contains(a.text, "ended") {
