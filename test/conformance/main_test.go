@@ -13,7 +13,6 @@ package conformance
 
 import (
 	"flag"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
