@@ -154,6 +154,11 @@ start_by_hand() {
 		await containerd_answers "$(daemon_pid containerd)" || give_up containerd
 	fi
 	if ! docker_answers; then
+		# The pid file of an engine that was killed can name another process
+		# by now, and the engine refuses to start then.
+		if pid=$(cat /run/docker.pid 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != dockerd ]; then
+			as_root rm -f /run/docker.pid
+		fi
 		spawn dockerd dockerd --containerd /run/containerd/containerd.sock
 		await docker_answers "$(daemon_pid dockerd)" && return 0
 		# A small kernel has no netfilter. Builds use the host's network, so
