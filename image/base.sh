@@ -58,23 +58,28 @@ case $sources in
 *) sources= ;;
 esac
 
-# Debian 12 before its last point releases does not know the keys of 13.
-update_keys() {
-	say "apt refuses the keys of $suite; updating debian-archive-keyring"
-	as_root apt-get update -qq && install_packages debian-archive-keyring
-}
 # Inside the image apt must be able to speak to the mirror.
 include=
 case $sources in *https:*) include=--include=ca-certificates ;; esac
-tar=$(mktemp)
-trap 'rm -f "$tar"' EXIT
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+# The keyring is named, since no other distribution's apt trusts Debian's keys.
 make_tar() {
+	# shellcheck disable=SC2086 # no word where there is nothing to include
 	printf '%s\n' "$sources" |
-		as_root mmdebstrap --quiet --variant=minbase --skip=output/dev $include \
+		as_root mmdebstrap --variant=minbase --skip=output/dev --keyring=$keyring $include \
 			--aptopt='APT::Install-Recommends "false"' \
-			"$suite" - ${sources:+-} >"$tar"
+			"$suite" - ${sources:+-} >"$tmp/base.tar" 2>"$tmp/log"
 }
-make_tar || { update_keys && make_tar; } ||
-	die "mmdebstrap could not make $suite from these sources: ${sources:-its default}"
-docker import --message "made by image/base.sh" "$tar" "$image" >/dev/null
+# Debian 12 before its last point releases does not know the keys of 13.
+update_keys() {
+	grep -q NO_PUBKEY "$tmp/log" || return 1
+	say "apt does not know the keys of $suite; updating debian-archive-keyring"
+	as_root apt-get update -qq && install_packages debian-archive-keyring
+}
+make_tar || { update_keys && make_tar; } || {
+	grep -E '^(E|W|Err)' -A 1 "$tmp/log" | head -n 12 >&2
+	die "mmdebstrap could not make $image; bring it from another machine: docker save $image -o base.tar; here: docker load -i base.tar"
+}
+docker import --message "made by image/base.sh" "$tmp/base.tar" "$image" >/dev/null
 say "made $image"
