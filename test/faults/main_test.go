@@ -297,6 +297,8 @@ func shims(t *testing.T, opts runner.Options) []int {
 }
 
 // signal sends sig to processes of ours; one that has ended is no error.
+// SIGSTOP and SIGKILL have taken effect when it returns: a thread sees them when
+// it is next scheduled, and until then goes on with its work.
 func signal(t *testing.T, sig syscall.Signal, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {
@@ -307,6 +309,32 @@ func signal(t *testing.T, sig syscall.Signal, pids ...int) {
 			t.Fatal(err)
 		}
 	}
+	if sig != syscall.SIGSTOP && sig != syscall.SIGKILL {
+		return
+	}
+	for _, pid := range pids {
+		eventually(t, 10*time.Second, fmt.Sprintf("process %d stops", pid), func() bool { return stopped(t, pid) })
+	}
+}
+
+// stopped reports whether no thread of a process runs.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		raw, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, ok := strings.Cut(string(raw), ") ")
+		if !ok || !strings.ContainsAny(rest[:1], "TtZX") {
+			return false
+		}
+	}
+	return true
 }
 
 func bash(code string, timeout time.Duration) sandbox.Request {

@@ -101,7 +101,6 @@ func TestF5LauncherDiesOrStops(t *testing.T) {
 				}
 				signal(t, sig, pids...)
 			}
-			time.Sleep(50 * time.Millisecond) // a stop takes effect when the process is next scheduled
 			within(t, 20*time.Second, func() { execute(t, r, harness.Python("print(1)")).is(t, sandbox.StatusExited, "1\n") })
 		})
 	}
