@@ -101,6 +101,8 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		return err
 	}
 
+	h.logFaults(ctx)
+
 	maintainCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	var maintain sync.WaitGroup
 	maintain.Go(func() { r.Maintain(maintainCtx) })
