@@ -198,6 +198,24 @@ func TestVerdicts(t *testing.T) {
 		{refuse, `clone`, []uint64{0x20000000 | 17}},
 		{refuse, `clone`, []uint64{0x40000000 | 17}},
 
+		{allow, `futex`, []uint64{0, 0}},
+		{allow, `futex`, []uint64{0, 128 | 1}},
+		{allow, `futex`, []uint64{0, 128 | 3}},
+		{allow, `futex`, []uint64{0, 4}},
+		{allow, `futex`, []uint64{0, 128 | 5}},
+		{allow, `futex`, []uint64{0, 256 | 128 | 9}},
+		{allow, `futex`, []uint64{0, 128 | 10}},
+		{allow, `futex`, []uint64{0, high | 128}},
+		{refuse, `futex`, []uint64{0, 2}},
+		{absent, `futex`, []uint64{0, 6}},
+		{absent, `futex`, []uint64{0, 128 | 7}},
+		{absent, `futex`, []uint64{0, 256 | 128 | 8}},
+		{absent, `futex`, []uint64{0, 11}},
+		{absent, `futex`, []uint64{0, 128 | 12}},
+		{absent, `futex`, []uint64{0, high | 128 | 13}},
+		{refuse, `futex`, []uint64{0, 14}},
+		{refuse, `futex`, []uint64{0, 512 | 6}},
+
 		{allow, `mknodat`, []uint64{0, 0, 0o010644}},
 		{allow, `mknodat`, []uint64{0, 0, 0o100644}},
 		{allow, `mknodat`, []uint64{0, 0, 0o644}},
@@ -236,7 +254,7 @@ func TestVerdicts(t *testing.T) {
 		{allow, `sendmsg recvmsg`, []uint64{0, 0, 0x4000}},
 		{refuse, `sendmsg recvmsg`, []uint64{0, 0, 1}},
 
-		{allow, `read write openat execve exit_group futex mmap rt_sigreturn getrandom wait4 pidfd_open`, nil},
+		{allow, `read write openat execve exit_group mmap rt_sigreturn getrandom wait4 pidfd_open`, nil},
 	} {
 		for _, arch := range arches {
 			filter := seccomp(arch)

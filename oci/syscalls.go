@@ -82,6 +82,10 @@ const (
 	// bit with the exit signal, so only unshare(2) and clone3(2) take it.
 	cloneNew = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 
+	// The command of futex(2): all 32 bits but FUTEX_PRIVATE_FLAG and
+	// FUTEX_CLOCK_REALTIME, linux/futex.h.
+	futexCommand = 0xffffffff &^ (128 | 256)
+
 	// The type of file in a mode, linux/stat.h.
 	sIFMT, sIFIFO, sIFREG = 0o170000, 0o010000, 0o100000
 )
@@ -138,12 +142,22 @@ var profile = []group{
 	// Processes and threads.
 	{answer: allow, names: `
 		execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal
-		getpid getppid gettid getpgid setpgid getsid setsid set_tid_address set_robust_list futex
+		getpid getppid gettid getpgid setpgid getsid setsid set_tid_address set_robust_list
 		getpriority setpriority ioprio_get ioprio_set getrlimit setrlimit prlimit64 getrusage times
 		sched_yield sched_getaffinity sched_setaffinity sched_getparam sched_setparam sched_getscheduler
 		sched_setscheduler sched_getattr sched_setattr sched_get_priority_max sched_get_priority_min
 		sched_rr_get_interval getcpu`},
 	{answer: allow, arch: AMD64, names: `fork vfork getpgrp arch_prctl`},
+	// Locks, but none that hand on a priority: the code behind those is where
+	// freed memory made root of anybody (GhostLock, CVE-2026-43499, and
+	// CVE-2021-3347 before it). The command is argument 1 without its flags. A C
+	// library that is told ENOSYS makes no such mutex; nothing else asks for one.
+	{answer: allow, names: `futex`, when: anyOf(
+		masked(1, futexCommand&^1, 0), masked(1, futexCommand, 3), masked(1, futexCommand&^1, 4), // WAIT, WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP
+		masked(1, futexCommand, 9), masked(1, futexCommand, 10))}, // WAIT_BITSET, WAKE_BITSET
+	{answer: absent, names: `futex`, when: anyOf(
+		masked(1, futexCommand&^1, 6), masked(1, futexCommand, 8), // LOCK_PI, UNLOCK_PI, TRYLOCK_PI
+		masked(1, futexCommand, 11), masked(1, futexCommand&^1, 12))}, // WAIT_REQUEUE_PI, CMP_REQUEUE_PI, LOCK_PI2
 	// Processes, but no namespaces: a user namespace opens nf_tables,
 	// overlayfs, xfrm and the mount API to a caller without capabilities
 	// (CVE-2022-0185, CVE-2023-32233, CVE-2024-1086 and many more).

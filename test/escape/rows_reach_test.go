@@ -142,6 +142,10 @@ program = (ctypes.c_uint64 * 1)(0x7fff0000 << 32 | 6)  # return SECCOMP_RET_ALLO
 fprog = (ctypes.c_uint64 * 2)(1, ctypes.addressof(program))
 print(*until(lambda: raw("seccomp", 1, 0, fprog), most=200), call("prctl", 22, 2, fprog), call("unshare", 0x10000000))`},
 	{n: 98, what: "every system call", test: everySyscall},
+	{n: 98, what: "locks that hand on a priority", out: "ENOSYS\nETIMEDOUT ok", probe: `
+value = ctypes.c_uint32(); word = other = ctypes.byref(value); t = (ctypes.c_long * 2)(0, 1000)
+tally(((c, f), call("futex", word, c | f, 0, t, other, 0)) for c in (6, 7, 8, 11, 12, 13) for f in (0, 128, 256, 384))
+print(call("futex", word, 128, 0, t), call("futex", word, 129, 1))`},
 	{n: 99, what: "confine itself with landlock", out: `([1-9]\d* )?(ok|ENOSYS|EOPNOTSUPP)`, probe: `
 try: print(raw("landlock_create_ruleset", 0, 0, 1), call("landlock_create_ruleset", (ctypes.c_uint64 * 1)(1), 8, 0))
 except OSError as e: print(errno.errorcode[e.errno])`},
