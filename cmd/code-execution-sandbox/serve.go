@@ -50,7 +50,10 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	ln, err := listen(ctx, cfg.HTTPAddr)
+	ln, err := inherited(cfg.HTTPAddr, log)
+	if err == nil && ln == nil {
+		ln, err = listen(ctx, cfg.HTTPAddr)
+	}
 	if err != nil {
 		return err
 	}
@@ -110,6 +113,8 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		stop(errors.New("the server ends"))
 		maintain.Wait()
 	}()
+	managed := newManager(server, r.Load, log)
+	maintain.Go(func() { managed.run(ctx) })
 	log.Info("serving", "url", endpoint(ln), "containerd", h.address, "cgroup", int(h.cgroups.Version), "version", version)
 	return server.Serve(ctx, ln)
 }
