@@ -213,6 +213,10 @@ func environment(p Params) []string {
 		"NUMBA_NUM_THREADS=" + threads,
 		"RAYON_NUM_THREADS=" + threads,
 		"POLARS_MAX_THREADS=" + threads,
+		// Where the image keeps models, and that nothing else can be had: the
+		// library would first try the network and complain.
+		"HF_HOME=/usr/share/huggingface",
+		"HF_HUB_OFFLINE=1",
 	}
 }
 
