@@ -113,6 +113,11 @@ type Sandbox struct {
 	// exists at one time has 65536 of its own from there on.
 	UIDBase      int64  `toml:"uid_base" range:"65536..4294836224"`
 	CgroupParent string `toml:"cgroup_parent" is:"cgroup"`
+	// AppArmorProfile is for hosts with AppArmor; empty uses none.
+	AppArmorProfile string `toml:"apparmor_profile" is:"optional profile"`
+	// AllowMissing names the protections that this host may do without. The
+	// names are those of the package protection.
+	AllowMissing []string `toml:"allow_missing" oneof:"user_namespaces|apparmor|swap_limit|total_limits"`
 }
 
 // Queue is where calls wait while Sandbox.MaxConcurrent others run.
@@ -174,6 +179,9 @@ func Default() Config {
 			// 1879048191 (systemd, "Users, Groups, UIDs and GIDs").
 			UIDBase:      0x70000000,
 			CgroupParent: "/code-execution-sandbox",
+
+			AppArmorProfile: "code-execution-sandbox",
+			AllowMissing:    []string{},
 		},
 		Queue:  Queue{MaxWaiting: 32, MaxWait: 30},
 		Pool:   Pool{Python: 4, Bash: 1, MaxAge: 600},

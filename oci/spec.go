@@ -94,6 +94,9 @@ type Params struct {
 	// TmpInodes and ShmInodes are the numbers of files there, with the root
 	// directory.
 	TmpInodes, ShmInodes int64
+	// NoSwapLimit is for kernels that do not account for swap space: a runtime
+	// fails to set the limit there.
+	NoSwapLimit bool
 	// MaxRuntime is the longest a program may run.
 	MaxRuntime time.Duration
 	// AppArmorProfile is the name of a loaded profile. Empty means none; a name
@@ -330,14 +333,19 @@ func resources(p Params) *specs.LinuxResources {
 		// zswap needs no limit then, it only holds pages that go to swap.
 		Memory: &specs.LinuxMemory{Limit: new(p.Memory), Swap: new(p.Memory)},
 		// No shares: they divide among the children of one cgroup, here
-		// sandboxes, that are all equal. The parent's are the owner's to set.
+		// sandboxes, that are all equal. The parent has some.
 		CPU: &specs.LinuxCPU{
 			Quota:  new(int64(math.Round(p.CPUs * cpuPeriod))),
 			Period: new(uint64(cpuPeriod)),
 		},
 		Pids: &specs.LinuxPids{Limit: new(p.PIDs)},
 		// hugetlb, rdma and io limits fail the start on a host without the
-		// controller. Nothing here can reach huge pages or RDMA devices.
+		// controller. Nothing here can reach huge pages or RDMA devices. All that
+		// is read from a disk is the image, once: no program can push it out of
+		// the page cache, but under the memory limit its own part of it.
+	}
+	if p.NoSwapLimit {
+		r.Memory.Swap = nil
 	}
 	if p.CgroupVersion == 2 {
 		// Out of memory ends the sandbox as a whole, not one process of it

@@ -138,7 +138,7 @@ func TestParamsRefusedAllAtOnce(t *testing.T) {
 	kind := reflect.TypeFor[Params]()
 	for field := range kind.Fields() {
 		switch name := field.Name; name {
-		case "RootPath", "UserNamespace", "AppArmorProfile": // zero has a meaning
+		case "RootPath", "UserNamespace", "AppArmorProfile", "NoSwapLimit": // zero has a meaning
 		default:
 			if !strings.Contains(err.Error(), name+": ") {
 				t.Errorf("the zero %s is not refused: %v", name, err)
@@ -158,6 +158,7 @@ func TestParamsAccepted(t *testing.T) {
 		"least memory":     func(p *Params) { p.Memory = MinMemory },
 		"least processes":  func(p *Params) { p.PIDs = MinPIDs },
 		"AppArmor profile": func(p *Params) { p.AppArmorProfile = "example" },
+		"no swap limit":    func(p *Params) { p.NoSwapLimit = true },
 	} {
 		p := params()
 		change(&p)
@@ -198,6 +199,20 @@ func TestDerived(t *testing.T) {
 		}
 		if want := "OMP_NUM_THREADS=" + strconv.Itoa(tt.threads); !strings.Contains(strings.Join(s.Process.Env, " "), want) {
 			t.Errorf("%v CPUs: no %s in %v", tt.cpus, want, s.Process.Env)
+		}
+	}
+}
+
+func TestSwap(t *testing.T) {
+	p := params()
+	for _, none := range []bool{false, true} {
+		p.NoSwapLimit = none
+		s, err := Spec(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := s.Linux.Resources.Memory; *m.Limit != p.Memory || (m.Swap == nil) != none || !none && *m.Swap != p.Memory {
+			t.Errorf("NoSwapLimit %t: %+v", none, m)
 		}
 	}
 }

@@ -95,6 +95,7 @@ var layers = map[string]layer{
 	"internal/cgroup":       {modules: []string{sys}, why: "it reads and writes files of the kernel and knows nothing of runs"},
 	"internal/clientconfig": {why: "it only writes text"},
 	"internal/advisory":     {modules: []string{"github.com/BurntSushi/toml", sys}, why: "it is knowledge of versions and knows nothing of sandboxes"},
+	"internal/protection":   {why: "it looks at files of the kernel; cmd maps what it finds to options"},
 	"internal/admit":        {why: "slots and queue are logic alone, tested without time or host"},
 	"internal/capture":      {why: "bounded output is logic alone, tested without a pipe"},
 	"internal/sandbox":      {why: "it is the contract that every other package sees, so it sees none"},

@@ -18,6 +18,7 @@ import (
 	"code-execution-sandbox/config"
 	"code-execution-sandbox/internal/cgroup"
 	"code-execution-sandbox/internal/daemon"
+	"code-execution-sandbox/internal/protection"
 	"code-execution-sandbox/internal/runner"
 	"code-execution-sandbox/internal/sandbox"
 )
@@ -50,6 +51,7 @@ type host struct {
 	address string
 	private *daemon.Daemon
 	cgroups *cgroup.Host
+	lacks   []protection.Lack // filled by protect
 }
 
 // connect finds containerd as the configuration says. A configured one that
@@ -148,8 +150,15 @@ func (h *host) runnerOptions() runner.Options {
 		Arch:       runtime.GOARCH,
 		Log:        h.log,
 	}
-	if cfg.Sandbox.UserNamespace {
+	if cfg.Sandbox.UserNamespace && !h.lack(protection.UserNamespaces) {
 		opts.UIDBase = uint32(cfg.Sandbox.UIDBase) //nolint:gosec // the range is checked by config
+	}
+	if (protection.Host{}).HasAppArmor() && !h.lack(protection.AppArmor) {
+		opts.AppArmorProfile = cfg.Sandbox.AppArmorProfile
+	}
+	opts.NoSwapLimit = h.lack(protection.SwapLimit)
+	if total, err := h.total(); err == nil && !h.lack(protection.TotalLimits) {
+		opts.Total = total
 	}
 	return opts
 }
@@ -188,16 +197,23 @@ func withHost(ctx context.Context, cfg config.Config, do func(*host) error) erro
 const closeTimeout = time.Minute
 
 // withRunner calls do with a runner that keeps no pool and has not looked for
-// an image yet.
+// an image yet, on a host with every protection that is asked for.
 func withRunner(ctx context.Context, cfg config.Config, do func(*runner.Runner) error) error {
 	return withHost(ctx, cfg, func(h *host) error {
-		r, err := runner.New(h.runnerOptions())
-		if err != nil {
+		if err := h.protect(); err != nil {
 			return err
 		}
-		err = do(r)
-		closeCtx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), closeTimeout, errors.New("sandboxes are left, the next sweep removes them"))
-		defer cancel()
-		return errors.Join(err, r.Close(closeCtx))
+		return h.withRunner(ctx, do)
 	})
+}
+
+func (h *host) withRunner(ctx context.Context, do func(*runner.Runner) error) error {
+	r, err := runner.New(h.runnerOptions())
+	if err != nil {
+		return err
+	}
+	err = do(r)
+	closeCtx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), closeTimeout, errors.New("sandboxes are left, the next sweep removes them"))
+	defer cancel()
+	return errors.Join(err, r.Close(closeCtx))
 }

@@ -63,6 +63,9 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
+	if err := h.protect(); err != nil {
+		return err
+	}
 
 	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: observe.Namespace, Name: "stage_seconds",
@@ -87,6 +90,7 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		err = errors.Join(err, r.Close(closeCtx))
 	}()
 	registerLoad(registry, r)
+	h.registerProtections(registry, r)
 
 	audited := observe.New(r, observe.Options{Logger: log, Registerer: registry, Limits: opts.Limits})
 	tool = mcpserver.New(mcpserver.Options{
@@ -95,7 +99,7 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		Structured: cfg.Result.Structured,
 	})
 	server, err := httpserver.New(httpserver.Options{
-		MCP: tool.Handler(), Health: r, Gatherer: registry, Registerer: registry, Tokens: tokens(secrets),
+		MCP: tool.Handler(), Health: r, HealthDetail: h.healthDetail(r), Gatherer: registry, Registerer: registry, Tokens: tokens(secrets),
 		AllowedOrigins: cfg.AllowedOrigins, AllowedHosts: cfg.AllowedHosts,
 		MaxBodyBytes: mcpserver.MaxBodyBytes(opts.Limits), MaxConnections: cfg.MaxConnections,
 		ShutdownGrace: cfg.ShutdownGrace.Duration(), Version: version, Logger: log,
@@ -105,6 +109,7 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 	}
 
 	h.logFaults(ctx)
+	h.logProtections()
 
 	maintainCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	var maintain sync.WaitGroup

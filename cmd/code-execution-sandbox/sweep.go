@@ -18,11 +18,13 @@ func sweepCommand(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withRunner(cmd.Context(), cfg, func(r *runner.Runner) error {
-				swept, err := r.Sweep(cmd.Context())
-				fmt.Printf("removed %d containers, %d shims, %d cgroups, %d directories, %d snapshots\n",
-					swept.Containers, swept.Shims, swept.Cgroups, swept.Directories, swept.Snapshots)
-				return err
+			return withHost(cmd.Context(), cfg, func(h *host) error {
+				return h.withRunner(cmd.Context(), func(r *runner.Runner) error {
+					swept, err := r.Sweep(cmd.Context())
+					fmt.Printf("removed %d containers, %d shims, %d cgroups, %d directories, %d snapshots\n",
+						swept.Containers, swept.Shims, swept.Cgroups, swept.Directories, swept.Snapshots)
+					return err
+				})
 			})
 		},
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -256,5 +257,65 @@ func TestKill(t *testing.T) {
 	}
 	if raw, _ := os.ReadFile(g.file("memory", "cgroup.kill")); string(raw) != "1" {
 		t.Errorf("cgroup.kill has %q", raw)
+	}
+}
+
+// content reads files of a directory that may not exist.
+func content(dir string, names ...string) string {
+	var all []string
+	for _, name := range names {
+		raw, _ := os.ReadFile(filepath.Join(dir, name))
+		all = append(all, strings.TrimSpace(string(raw)))
+	}
+	return strings.TrimSpace(strings.Join(all, " "))
+}
+
+func TestBoundV1(t *testing.T) {
+	root := t.TempDir()
+	h := &Host{Version: V1, mounts: map[string]string{}}
+	for _, c := range []string{"memory", "pids", "cpu", "blkio"} {
+		h.mounts[c] = filepath.Join(root, c)
+	}
+	write(t, root+"/memory/a/b/memory.memsw.limit_in_bytes", "")
+	g, total := h.Group("/a/b"), Total{Memory: 1 << 20, PIDs: 100, Weight: 50}
+	if g.Bounded(total) {
+		t.Error("bounded before it was")
+	}
+	if err := g.Bound(total); err != nil {
+		t.Fatal(err)
+	}
+	if got := content(root, "memory/a/b/memory.limit_in_bytes", "memory/a/b/memory.memsw.limit_in_bytes", "pids/a/b/pids.max", "cpu/a/b/cpu.shares"); got != "1048576 1048576 100 512" {
+		t.Error(got)
+	}
+	if !g.LimitsSwap() || h.Group("/a").LimitsSwap() {
+		t.Error("wrong about swap")
+	}
+	if !g.Bounded(total) || g.Bounded(Total{Memory: 2 << 20, PIDs: 100}) || g.Bounded(Total{Memory: 1 << 20, PIDs: 99}) {
+		t.Error("wrong about the limits in force")
+	}
+}
+
+func TestBoundV2(t *testing.T) {
+	root := t.TempDir()
+	h := &Host{Version: V2, mounts: map[string]string{"memory": root, "pids": root, "cpu": root}}
+	g, total := h.Group("/a/b"), Total{Memory: 1 << 20, PIDs: 100, Weight: 50}
+	if err := g.Bound(total); err == nil {
+		t.Error("bounded without a hierarchy")
+	}
+	write(t, root+"/cgroup.subtree_control", "cpu io memory pids")
+	write(t, root+"/a/cgroup.subtree_control", "memory pids")
+	write(t, root+"/a/b/memory.swap.max", "max")
+	if err := g.Bound(total); err != nil {
+		t.Fatal(err)
+	}
+	if got := content(root+"/a/b", "memory.max", "memory.swap.max", "pids.max", "cpu.weight", "io.weight", "memory.oom.group"); got != "1048576 0 100 50" {
+		t.Error(got)
+	}
+	// In the kernel each adds to what is there.
+	if got := content(root, "cgroup.subtree_control", "a/cgroup.subtree_control"); got != "cpu io memory pids +io" {
+		t.Error(got)
+	}
+	if !g.Bounded(total) || !g.LimitsSwap() || h.Group("/a").LimitsSwap() {
+		t.Error("not bounded, or wrong about swap")
 	}
 }

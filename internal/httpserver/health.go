@@ -14,10 +14,20 @@ import (
 type health struct {
 	check   HealthChecker
 	version string
+	detail  func() HealthDetail // nil for none
 
 	mu      sync.Mutex
 	err     error     // guarded by mu; what check said last
 	checked time.Time // guarded by mu; when, zero for never
+}
+
+// HealthDetail is what /healthz tells beside that all is well.
+type HealthDetail struct {
+	// Missing names the protections that the host lacks and that the
+	// configuration allows it to lack.
+	Missing []string `json:"missing_protections,omitempty"`
+	// SelfTest is when a sandbox has last proven its protections.
+	SelfTest time.Time `json:"self_test,omitzero"`
 }
 
 const (
@@ -35,10 +45,15 @@ func (h *health) serve(w http.ResponseWriter, r *http.Request, draining bool) {
 		err = h.ask(r.Context())
 	}
 	if err == nil {
+		var detail HealthDetail
+		if h.detail != nil {
+			detail = h.detail()
+		}
 		answer(w, http.StatusOK, struct {
 			Status  string `json:"status"`
 			Version string `json:"version,omitempty"`
-		}{"ok", h.version})
+			HealthDetail
+		}{"ok", h.version, detail})
 		return
 	}
 	notReady := &sandbox.NotReadyError{Check: "internal", Reason: "the check failed; the server's log has more"}

@@ -52,6 +52,9 @@ type Options struct {
 	MCP http.Handler
 	// Health is asked by /healthz. Required.
 	Health HealthChecker
+	// HealthDetail is what a good answer of /healthz tells besides. Nil tells
+	// nothing.
+	HealthDetail func() HealthDetail
 	// Gatherer gives the metrics of /metrics. Nil answers 404 there.
 	Gatherer prometheus.Gatherer
 	// Registerer takes the metrics of this package. Nil leaves them out.
@@ -134,7 +137,7 @@ func New(opts Options) (*Server, error) {
 	if s.tokens, err = newTokens(opts.Tokens); err != nil {
 		return nil, fmt.Errorf("http server: %w", err)
 	}
-	s.health = &health{check: opts.Health, version: opts.Version}
+	s.health = &health{check: opts.Health, version: opts.Version, detail: opts.HealthDetail}
 	if opts.Gatherer != nil {
 		s.metrics = promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{
 			ErrorLog: slog.NewLogLogger(opts.Logger.Handler(), slog.LevelWarn),

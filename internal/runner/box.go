@@ -144,6 +144,9 @@ func (b *box) build(ctx context.Context) error {
 	if err := b.openStreams(); err != nil {
 		return err
 	}
+	if err := b.r.bound(); err != nil {
+		return err
+	}
 
 	if _, err := b.r.containers.Create(ctx, containers.Container{
 		ID:      b.id,
@@ -205,6 +208,7 @@ func (o *Options) params(id string, lang sandbox.Language, room int) oci.Params 
 		MaxRuntime:      l.MaxTimeout,
 		Arch:            oci.Arch(o.Arch),
 		AppArmorProfile: o.AppArmorProfile,
+		NoSwapLimit:     o.NoSwapLimit,
 	}
 	if o.UIDBase != 0 {
 		p.UserNamespace = &oci.IDRange{HostID: o.UIDBase + uint32(room)*uidsPerSandbox, Size: uidsPerSandbox} //nolint:gosec // checked in New

@@ -166,7 +166,9 @@ type proof struct {
 // Preconditions: r.refreshing is held.
 func (r *Runner) prove(ctx context.Context, fs *rootfs) error {
 	now := proof{view: fs.key, daemon: r.daemonPID(ctx), at: time.Now()}
+	r.mu.Lock()
 	last := r.proof
+	r.mu.Unlock()
 	same := last.view == now.view && last.daemon == now.daemon
 	r.mu.Lock()
 	age := proofAge
@@ -191,8 +193,18 @@ func (r *Runner) prove(ctx context.Context, fs *rootfs) error {
 		}
 		return &sandbox.NotReadyError{Check: "selftest", Reason: "every sandbox is in use"}
 	}
+	r.mu.Lock()
 	r.proof = now
+	r.mu.Unlock()
 	return now.err
+}
+
+// Proof tells when the protections were last put to the proof, and how that
+// ended. The time is zero before the first one.
+func (r *Runner) Proof() (at time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proof.at, r.proof.err
 }
 
 // doubt asks for a proof soon, since a sandbox could not be made.

@@ -67,7 +67,9 @@ type Options struct {
 	RunDir       string
 	Cgroups      *cgroup.Host
 	CgroupParent string
-	Limits       sandbox.Limits
+	// Total bounds all sandboxes together; zero does not.
+	Total  cgroup.Total
+	Limits sandbox.Limits
 	// Slots is how many programs run at a time; MaxWaiting and MaxWait bound
 	// the queue for them.
 	Slots, MaxWaiting int
@@ -81,6 +83,8 @@ type Options struct {
 	UIDBase uint32
 	// AppArmorProfile is the name of a loaded profile; empty for none.
 	AppArmorProfile string
+	// NoSwapLimit is for kernels that do not account for swap space.
+	NoSwapLimit bool
 	// Arch is the architecture of the host as Go names it.
 	Arch string
 	// SelfTest refuses programs until a sandbox has shown from inside that its
@@ -115,8 +119,8 @@ type Runner struct {
 	// busy counts calls, disposals and the pool's work.
 	busy sync.WaitGroup
 
+	bounding   sync.Mutex // guards the limits of the parent cgroup
 	refreshing sync.Mutex
-	proof      proof // guarded by refreshing
 
 	mu       sync.Mutex
 	rootfs   *rootfs         // guarded by mu; nil until an image was found
@@ -124,6 +128,7 @@ type Runner struct {
 	notReady error           // guarded by mu; nil or *sandbox.NotReadyError
 	boxes    map[string]*box // guarded by mu; all that exist, by id
 	doubted  bool            // guarded by mu; the next Refresh asks for a proof
+	proof    proof           // guarded by mu; the last one
 	// up ends when containerd goes away, with the reason as its cause: nobody
 	// waits for a sandbox then.
 	up     context.Context         //nolint:containedctx // guarded by mu; a state, not a call's
@@ -415,6 +420,22 @@ func (r *Runner) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.Join(fmt.Errorf("close runner: %w", context.Cause(ctx)), r.instance.abandon())
 	}
+}
+
+// bound keeps the limits of all sandboxes together in force. The group goes with
+// the last sandbox of another server or command that ends, and the runtime would
+// make it again without any.
+func (r *Runner) bound() error {
+	if r.opts.Total == (cgroup.Total{}) {
+		return nil
+	}
+	r.bounding.Lock()
+	defer r.bounding.Unlock()
+	group := r.opts.Cgroups.Group(r.opts.CgroupParent)
+	if group.Bounded(r.opts.Total) {
+		return nil
+	}
+	return group.Bound(r.opts.Total)
 }
 
 // Load is what a Runner has to do at one moment.
