@@ -325,37 +325,87 @@ func TestRunCommand(t *testing.T) {
 	}
 }
 
-func TestCheckAndSpec(t *testing.T) {
-	opts := harness.Options(t)
-	config := harness.Config(t, opts, "")
-	out, err := command(t, "check", "--json", "--config", config).Output()
-	if err != nil {
-		t.Errorf("check: %v\n%s", err, out)
-	}
-	var findings []struct {
-		Name, Detail string
-		OK           bool
-	}
-	if err := json.Unmarshal(out, &findings); err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]bool{}
-	for _, f := range findings {
-		seen[f.Name] = f.OK
-	}
-	for _, name := range []string{"configuration", "token", "runtime", "cgroup", "containerd", "image", "self-test", "clean-up"} {
-		if !seen[name] {
-			t.Errorf("check says nothing good of %q: %s", name, out)
-		}
-	}
-	spec, err := command(t, "spec", "--config", config).Output()
+func TestSpec(t *testing.T) {
+	spec, err := command(t, "spec", "--config", harness.Config(t, harness.Options(t), "")).Output()
 	if err != nil || !json.Valid(spec) || !bytes.Contains(spec, []byte(`"noNewPrivileges": true`)) {
 		t.Errorf("spec: %v: %.200s", err, spec)
 	}
-	// A host that is not fit is told, and by the exit code.
-	cmd := command(t, "check", "--config", harness.Config(t, opts, "[sandbox]\nimage = \"nowhere:latest\"\n"))
-	if out, err := cmd.Output(); cmd.ProcessState.ExitCode() != 1 || !bytes.Contains(out, []byte("FAIL")) {
-		t.Errorf("check without an image: %v\n%s", err, out)
+}
+
+// check names what is wrong with a host, says what to do about it, and tells
+// it by its exit code.
+func TestCheck(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "broken")
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { //nolint:gosec // it must be executable
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, config, token string
+		fit                 bool
+		finding, status     string
+		detail, remedy      string
+	}{
+		{"well", "", harness.Token, true, "self-test", "ok", "every protection holds", ""},
+		{"no such key", "[sandbox]\nimages = 1\n", harness.Token, false, "configuration", "failed", "images", "config.toml.dist"},
+		{"short token", "", "short", false, "token", "failed", "16", "make env"},
+		{"no containerd", "[containerd]\naddress = \"/nowhere.sock\"\n", harness.Token, false, "containerd", "failed", "/nowhere.sock", "systemctl start containerd"},
+		{"no image", "[sandbox]\nimage = \"nowhere:latest\"\n", harness.Token, false, "image", "failed", "nowhere:latest", "make docker-build import"},
+		{"no runtime", "[containerd]\nruntime_binary = \"/nowhere/runc\"\n", harness.Token, false, "runtime", "failed", "/nowhere/runc", "runc 1.1.5"},
+		{"broken runtime", "[containerd]\nruntime_binary = \"" + broken + "\"\n", harness.Token, false, "self-test", "failed", "could not be started", "containerd's log"},
+		{"little memory", "[sandbox]\nmax_concurrent = 64\nmemory_limit = \"1000g\"\n", harness.Token, true, "memory", "warning", "64 programs", "sandbox.memory_limit"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			opts := harness.Options(t)
+			config := harness.Config(t, opts, c.config)
+			if c.name == "no containerd" {
+				// The harness has set its own; the key stands once.
+				text, err := os.ReadFile(config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				own := "address = \"" + strings.TrimPrefix(opts.Address, "unix://") + "\"\n"
+				if err := os.WriteFile(config, []byte(strings.Replace(string(text), own, "", 1)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := command(t, "check", "--json", "--config", config)
+			cmd.Env = append(cmd.Env, "SANDBOX_MCP_TOKEN="+c.token)
+			out, err := cmd.Output()
+			if code := cmd.ProcessState.ExitCode(); code != map[bool]int{true: 0, false: 1}[c.fit] {
+				t.Errorf("exit code %d: %v", code, err)
+			}
+			var report struct {
+				Fit      bool
+				Findings []struct{ Name, Status, Detail, Remedy string }
+			}
+			if err := json.Unmarshal(out, &report); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if report.Fit != c.fit {
+				t.Errorf("fit is %v, want %v", report.Fit, c.fit)
+			}
+			seen := false
+			for _, f := range report.Findings {
+				if f.Name == c.finding {
+					seen = true
+					if f.Status != c.status || !strings.Contains(f.Detail, c.detail) || !strings.Contains(f.Remedy, c.remedy) || (f.Remedy == "") != (f.Status == "ok") {
+						t.Errorf("got %+v", f)
+					}
+				}
+				if f.Status == "failed" && f.Remedy == "" {
+					t.Errorf("%s failed and has no remedy", f.Name)
+				}
+			}
+			if !seen {
+				t.Errorf("no finding %s", c.finding)
+			}
+			if t.Failed() {
+				t.Logf("%s", out)
+			}
+			for _, left := range harness.Leftovers(t, opts) {
+				t.Error("left behind:", left)
+			}
+		})
 	}
 }
 
