@@ -99,8 +99,12 @@ env: ## Write .env with a random token, if there is none
 		printf 'SANDBOX_MCP_TOKEN=%s\n' "$$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')" > .env; \
 	fi
 
+.PHONY: apparmor
+apparmor: ## Load the sandboxes' AppArmor profile, where the kernel has AppArmor
+	@systemd/apparmor.sh
+
 .PHONY: serve
-serve: ## Serve with the binary and the image that are there
+serve: apparmor ## Serve with the binary and the image that are there
 	@$(SUDO) $(BIN) serve $(FLAGS)
 
 .PHONY: check
@@ -118,7 +122,7 @@ AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' GOTOOLCHAIN=$(GOTOOLCHAIN)
 
 # What tests call beside what run needs: pgrep, and npm for real MCP clients.
 .PHONY: test-setup
-test-setup: go docker-build
+test-setup: go docker-build apparmor
 	@systemd/setup.sh program pgrep procps
 	@systemd/setup.sh program npm npm
 
