@@ -3,7 +3,12 @@
  * known, waits for exactly one program on standard input, lets it run as its
  * child, and tells how it ended.
  *
- *	launcher python|bash
+ *	launcher python|bash [direct]
+ *
+ * With "direct" the streams below are not those it was started with but pipes
+ * of its own making, at the same descriptors: the server opens the other ends by
+ * way of /proc, and nothing stands between it and the program. Only the byte 'P'
+ * goes to the standard output it was started with, to say that they are there.
  *
  * Standard input carries one frame, then the program's own standard input:
  *
@@ -47,6 +52,8 @@ enum {
 	EX_BROKEN = 121,   /* the sandbox is not as the image promises */
 	/* Where a child of ours reads the permission to start. */
 	GATE = 3,
+	/* Beyond any descriptor that is made here. */
+	HIGH = 16,
 };
 
 struct language {
@@ -154,21 +161,58 @@ static void child(const struct language *lang, int gate)
 	broken(lang->path);
 }
 
+/* The server's ends of pipes of our own, which keep these whole until the server
+ * has opened them. */
+static int held[3] = {-1, -1, -1};
+
+/* make_streams puts a pipe in place of each standard stream. */
+static void make_streams(void)
+{
+	int relayed = fcntl(1, F_DUPFD_CLOEXEC, HIGH);
+	if (relayed < 0)
+		broken("fcntl");
+	for (int fd = 0; fd < 3; fd++) {
+		int pipe[2];
+		if (pipe2(pipe, O_CLOEXEC) < 0)
+			broken("pipe2");
+		int ours = pipe[fd == 0 ? 0 : 1];
+		held[fd] = pipe[fd == 0 ? 1 : 0];
+		if (dup2(ours, fd) < 0)
+			broken("dup2");
+		close(ours);
+	}
+	if (write_all(relayed, "P", 1) < 0)
+		die(EX_BROKEN);
+	close(relayed);
+}
+
+/* release_streams makes the ends of the streams depend on the server and the
+ * program alone. */
+static void release_streams(void)
+{
+	for (int fd = 0; fd < 3; fd++)
+		if (held[fd] >= 0)
+			close(held[fd]);
+}
+
 int main(int argc, char **argv)
 {
 	const struct language *lang = NULL;
-	for (size_t i = 0; argc == 2 && i < sizeof languages / sizeof *languages; i++)
+	int direct = argc == 3 && strcmp(argv[2], "direct") == 0;
+	for (size_t i = 0; argc == 2 + direct && i < sizeof languages / sizeof *languages; i++)
 		if (strcmp(argv[1], languages[i].name) == 0)
 			lang = &languages[i];
 	if (lang == NULL) {
 		errno = EINVAL;
-		broken("language");
+		broken("arguments");
 	}
 
 	/* Keep the nonce from the program: no /proc/1/mem, no core. */
 	if (prctl(PR_SET_DUMPABLE, 0) < 0)
 		broken("prctl");
 
+	if (direct)
+		make_streams();
 	int gate[2];
 	if (pipe2(gate, O_CLOEXEC) < 0)
 		broken("pipe2");
@@ -181,6 +225,7 @@ int main(int argc, char **argv)
 
 	unsigned char header[HEADER];
 	read_exactly(header, sizeof header);
+	release_streams();
 	if (memcmp(header, "CES1", 4) != 0) {
 		errno = EPROTO;
 		broken("frame");
