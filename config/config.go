@@ -40,7 +40,10 @@ type Config struct {
 	AllowedHosts []string `toml:"allowed_hosts" is:"host"`
 	// MaxConnections bounds the open TCP connections.
 	MaxConnections int `toml:"max_connections" range:"1..65536"`
-	// ShutdownGrace is how long running calls may go on after SIGTERM.
+	// ShutdownDelay is how long calls are still taken after SIGTERM, while
+	// /healthz refuses them already.
+	ShutdownDelay Seconds `toml:"shutdown_delay_seconds" range:"0..300"`
+	// ShutdownGrace is how long running calls may go on after that.
 	ShutdownGrace Seconds `toml:"shutdown_grace_seconds" range:"0..3600"`
 	// DataDir keeps what survives a restart of the host.
 	DataDir string `toml:"data_dir" is:"path"`
@@ -152,6 +155,7 @@ func Default() Config {
 		AllowedOrigins: []string{},
 		AllowedHosts:   []string{},
 		MaxConnections: 256,
+		ShutdownDelay:  0,
 		ShutdownGrace:  20,
 		DataDir:        "/var/lib/code-execution-sandbox",
 		RunDir:         "/run/code-execution-sandbox",

@@ -102,7 +102,7 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		MCP: tool.Handler(), Health: r, HealthDetail: h.healthDetail(r), Gatherer: registry, Registerer: registry, Tokens: tokens(secrets),
 		AllowedOrigins: cfg.AllowedOrigins, AllowedHosts: cfg.AllowedHosts,
 		MaxBodyBytes: mcpserver.MaxBodyBytes(opts.Limits), MaxConnections: cfg.MaxConnections,
-		ShutdownGrace: cfg.ShutdownGrace.Duration(), Version: version, Logger: log,
+		ShutdownDelay: cfg.ShutdownDelay.Duration(), ShutdownGrace: cfg.ShutdownGrace.Duration(), Version: version, Logger: log,
 	})
 	if err != nil {
 		return err

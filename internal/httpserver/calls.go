@@ -42,7 +42,6 @@ func (s *Server) serveMCP(w *response, r *http.Request) {
 	}
 	if s.draining.Load() {
 		w.Header().Set("Retry-After", "5")
-		w.Header().Set("Connection", "close")
 		s.refuse(w, r, http.StatusServiceUnavailable, "shutting_down", "shutting_down", "the server is shutting down")
 		return
 	}

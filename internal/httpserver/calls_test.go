@@ -281,7 +281,7 @@ func (s *service) serve(ctx context.Context) (served chan error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.addr = ln.Addr().String()
+	s.addr, s.listener = ln.Addr().String(), ln
 	served = make(chan error, 1)
 	go func() { served <- s.http.Serve(ctx, ln) }()
 	return served
@@ -333,6 +333,40 @@ func TestRow46ShutdownWaits(t *testing.T) {
 		}
 		if _, err := net.Dial("tcp", s.addr); err == nil {
 			t.Error("the port is still open")
+		}
+	})
+}
+
+// Until the delay is over calls are taken, on connections that end with them,
+// and only the health says that the server is leaving.
+func TestShutdownDelay(t *testing.T) {
+	inBothEras(t, func(t *testing.T, _ *service, e era) {
+		s := prepare(t, func(o *Options, _ *mcpserver.Options) { o.ShutdownDelay = time.Hour })
+		ctx, stop := context.WithCancel(t.Context())
+		served := s.serve(ctx)
+		if r := s.run(e, "echo", ""); r.status != 200 {
+			t.Errorf("before: got %d", r.status)
+		}
+		stop()
+		for !s.http.leaving.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		if r := s.do("GET", "/healthz", "", "Authorization", ""); r.status != 503 || !strings.Contains(r.body, "shutting down") {
+			t.Errorf("/healthz: got %d %s", r.status, r.body)
+		}
+		if r := s.do("GET", "/healthz?live", "", "Authorization", ""); r.status != 200 {
+			t.Errorf("/healthz?live: got %d %s", r.status, r.body)
+		}
+		body, headers := e.call(1, "echo", "")
+		res := s.open(t.Context(), "POST", "/mcp", strings.NewReader(body), headers...)
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != 200 || !strings.Contains(string(b), "exit_code: 0") || !res.Close {
+			t.Errorf("a call: got %d %s, %v; the connection is closed: %v", res.StatusCode, b, err, res.Close)
+		}
+		_ = s.listener.Close() // ends the delay, too
+		if err := waitServed(t, served); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
 		}
 	})
 }

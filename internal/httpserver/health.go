@@ -10,7 +10,10 @@ import (
 	"code-execution-sandbox/internal/sandbox"
 )
 
-// health answers /healthz.
+// health answers /healthz: 200 says that calls are welcome, 503 why not, which
+// is what a load balancer asks. With ?live it says only that this process
+// answers, for those who would restart it: a restart cures neither containerd
+// nor a missing image, and would end the calls that run.
 type health struct {
 	check   HealthChecker
 	version string
@@ -39,9 +42,15 @@ const (
 	healthTimeout = 3 * time.Second
 )
 
-func (h *health) serve(w http.ResponseWriter, r *http.Request, draining bool) {
+func (h *health) serve(w http.ResponseWriter, r *http.Request, leaving bool) {
+	if r.URL.Query().Has("live") {
+		answer(w, http.StatusOK, struct {
+			Status string `json:"status"`
+		}{"alive"})
+		return
+	}
 	err := errShutdown
-	if !draining {
+	if !leaving {
 		err = h.ask(r.Context())
 	}
 	if err == nil {

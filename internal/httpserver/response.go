@@ -22,6 +22,8 @@ type response struct {
 
 	principal string // the name of the request's token
 
+	leaving func() bool // nil, or whether the server is about to end
+
 	mu    sync.Mutex
 	code  int         // guarded by mu; 0 until the headers are sent
 	last  time.Time   // guarded by mu; of the last write
@@ -49,6 +51,10 @@ func (r *response) WriteHeader(code int) {
 func (r *response) writeHeader(code int) {
 	if r.code == 0 && code >= http.StatusOK {
 		r.code = code
+		if r.leaving != nil && r.leaving() {
+			// The next call would meet a closed door.
+			r.Header().Set("Connection", "close")
+		}
 	}
 	r.ResponseWriter.WriteHeader(code)
 }

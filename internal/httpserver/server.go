@@ -3,7 +3,8 @@
 // its client goes away, and how the service ends.
 //
 //	POST /mcp      the MCP endpoint; bearer token
-//	GET  /healthz  200 or 503 with the reason; no token
+//	GET  /healthz  200 or 503 with the reason; no token. With ?live 200 as long
+//	               as anything is answered
 //	GET  /metrics  Prometheus; bearer token
 //
 // Everything else is a 404. Errors of this package are JSON, as in OAuth:
@@ -80,8 +81,12 @@ type Options struct {
 	// KeepAlive is the time of silence after which a call that runs sends an
 	// SSE comment. Zero means 5 s.
 	KeepAlive time.Duration
-	// ShutdownGrace is how long running calls may go on when Serve is told to
-	// end. Zero ends them at once.
+	// ShutdownDelay is how long calls are still taken when Serve is told to
+	// end, while /healthz says already that they are not welcome: so long a
+	// load balancer may need to hear of it. Zero takes none any more.
+	ShutdownDelay time.Duration
+	// ShutdownGrace is how long running calls may go on after that. Zero ends
+	// them at once.
 	ShutdownGrace time.Duration
 	// Version is told by /healthz.
 	Version string
@@ -108,7 +113,8 @@ type Server struct {
 	calls    calls
 	refusals *prometheus.CounterVec // reason
 
-	draining atomic.Bool
+	leaving  atomic.Bool // said to be ending
+	draining atomic.Bool // takes no call any more
 
 	writeTimeout time.Duration
 }
@@ -156,10 +162,10 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers on ln until ctx ends. Then it closes ln, refuses new calls, and
-// returns nil when the running ones have been answered: those still running
-// after the grace are ended first. An error means that ln failed, or that calls
-// did not end in time.
+// Serve answers on ln until ctx ends. After the delay it closes ln, refuses new
+// calls, and returns nil when the running ones have been answered: those still
+// running after the grace are ended first. An error means that ln failed, or
+// that calls did not end in time.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if s.opts.MaxConnections > 0 {
 		ln = netutil.LimitListener(ln, s.opts.MaxConnections)
@@ -181,8 +187,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case <-ctx.Done():
 	}
 
+	s.leaving.Store(true)
+	s.opts.Logger.InfoContext(ctx, "shutting down", "delay", s.opts.ShutdownDelay, "grace", s.opts.ShutdownGrace)
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve http: %w", err)
+	case <-time.After(s.opts.ShutdownDelay):
+	}
 	s.draining.Store(true)
-	s.opts.Logger.InfoContext(ctx, "shutting down", "grace", s.opts.ShutdownGrace)
 	stopping, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), s.opts.ShutdownGrace+answerTime, errShutdown)
 	defer stop()
 	grace := time.AfterFunc(s.opts.ShutdownGrace, func() { s.calls.endAll(errShutdown) })
@@ -204,6 +216,7 @@ var errShutdown error = &sandbox.NotReadyError{Check: "shutdown", Reason: "the s
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	w := newResponse(rw, s.writeTimeout)
+	w.leaving = s.leaving.Load
 	defer func() {
 		p := recover()
 		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // net/http compares it so too
@@ -231,7 +244,7 @@ func (s *Server) route(w *response, r *http.Request) {
 		}
 	case "/healthz":
 		if method(w, r, http.MethodGet, http.MethodHead) {
-			s.health.serve(w, r, s.draining.Load())
+			s.health.serve(w, r, s.leaving.Load())
 		}
 	case "/metrics":
 		if s.metrics != nil {

@@ -60,6 +60,33 @@ func TestRow1Health(t *testing.T) {
 	}
 }
 
+// That the process answers is not a question for containerd, however long that
+// takes to answer its own.
+func TestLive(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	s := start(t, func(o *Options, _ *mcpserver.Options) {
+		o.Health = healthFunc(func(ctx context.Context) error {
+			asked <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	})
+	unwell := make(chan reply, 1)
+	go func() { unwell <- s.do("GET", "/healthz", "", "Authorization", "") }()
+	<-asked
+	if r := s.do("GET", "/healthz?live", "", "Authorization", ""); r.status != 200 || r.body != `{"status":"alive"}`+"\n" {
+		t.Errorf("got %d %s", r.status, r.body)
+	}
+	select {
+	case r := <-unwell:
+		t.Errorf("the slow check was answered first: %d %s", r.status, r.body)
+	default:
+	}
+	if r := <-unwell; r.status != 503 {
+		t.Errorf("got %d %s", r.status, r.body)
+	}
+}
+
 // Whatever a check says beside a NotReadyError stays inside.
 func TestHealthHidesDetails(t *testing.T) {
 	asked := 0

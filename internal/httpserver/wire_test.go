@@ -119,12 +119,13 @@ func (f healthFunc) Health(ctx context.Context) error { return f(ctx) }
 
 // service is a whole service behind a real socket.
 type service struct {
-	t      testing.TB
-	http   *Server
-	fake   *fake
-	log    *lockedBuffer
-	addr   string
-	client *http.Client
+	t        testing.TB
+	http     *Server
+	fake     *fake
+	log      *lockedBuffer
+	addr     string
+	listener net.Listener // nil unless serve was called
+	client   *http.Client
 }
 
 type lockedBuffer struct {
