@@ -112,8 +112,8 @@ type Sandbox struct {
 	TmpfsSize     Size `toml:"tmpfs_size" range:"1m..1024g"`
 	ShmSize       Size `toml:"shm_size" range:"64k..1024g"`
 	UserNamespace bool `toml:"user_namespace"`
-	// UIDBase is the first host uid of the first sandbox; each sandbox that
-	// exists at one time has 65536 of its own from there on.
+	// UIDBase is the first host uid of the sandboxes; each that exists at one
+	// time has 65536 of its own from there on.
 	UIDBase      int64  `toml:"uid_base" range:"65536..4294836224"`
 	CgroupParent string `toml:"cgroup_parent" is:"cgroup"`
 	// AppArmorProfile is for hosts with AppArmor; empty uses none.

@@ -68,7 +68,7 @@ var layers = map[string]layer{
 		why:      "it records what passes a sandbox.Executor, whoever that is",
 	},
 	"internal/runner": {
-		packages: []string{"image", "oci", "internal/admit", "internal/capture", "internal/cgroup", "internal/sandbox"},
+		packages: []string{"image", "oci", "internal/admit", "internal/capture", "internal/cgroup", "internal/daemon", "internal/sandbox"},
 		modules:  append([]string{"github.com/opencontainers/runtime-spec", sys}, containerd...),
 		why:      "the runner does not know who asks, nor of the configuration, which cmd maps to options",
 	},

@@ -50,8 +50,6 @@ const (
 
 	// systemPath is searched after PATH, which may lack where runc is.
 	systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// runcRoot is where shims let runc keep its state (pkg/process in containerd).
-	runcRoot = "/run/containerd/runc"
 
 	// maxSocketPath is what fits in sun_path (unix(7)), its final zero excluded.
 	maxSocketPath = 107
@@ -332,7 +330,7 @@ func writeConfig(w io.Writer, opts Options) error {
 		Options
 		ShimSockets string
 	}{Options: opts}
-	if dir := filepath.Join(opts.State, "s"); len(dir)+1+shimSocketName <= maxSocketPath {
+	if dir := filepath.Join(opts.State, privateShimSockets); len(dir)+1+shimSocketName <= maxSocketPath {
 		values.ShimSockets = dir
 	}
 	return config.Execute(w, values)
@@ -665,7 +663,7 @@ func killShims(socket string) error {
 	}
 	for _, args := range shims {
 		if namespace, id := flag(args, "-namespace"), flag(args, "-id"); namespace != "" && id != "" {
-			errs = append(errs, os.RemoveAll(filepath.Join(runcRoot, namespace, id)))
+			errs = append(errs, RemoveLeavings(socket, namespace, id))
 		}
 	}
 	return errors.Join(errs...)

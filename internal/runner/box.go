@@ -26,6 +26,7 @@ import (
 
 	"code-execution-sandbox/internal/capture"
 	"code-execution-sandbox/internal/cgroup"
+	"code-execution-sandbox/internal/daemon"
 	"code-execution-sandbox/internal/sandbox"
 	"code-execution-sandbox/oci"
 )
@@ -129,7 +130,7 @@ func (r *Runner) box(id string) *box {
 }
 
 func (b *box) build(ctx context.Context) error {
-	spec, err := oci.Spec(b.r.opts.params(b.id, b.language, b.room))
+	spec, err := oci.Spec(b.r.opts.params(b.id, b.language, b.r.firstID(b.room)))
 	if err != nil {
 		return fmt.Errorf("%w: build spec: %w", sandbox.ErrInternal, err)
 	}
@@ -191,8 +192,17 @@ func (b *box) build(ctx context.Context) error {
 	return nil
 }
 
-// params says what the sandbox in a room looks like.
-func (o *Options) params(id string, lang sandbox.Language, room int) oci.Params {
+// firstID returns the first of the host ids of a room, zero without user
+// namespaces.
+func (r *Runner) firstID(room int) uint32 {
+	if r.opts.UIDBase == 0 {
+		return 0
+	}
+	return r.ids.ranges[room]
+}
+
+// params says what a sandbox looks like whose host ids begin with firstID.
+func (o *Options) params(id string, lang sandbox.Language, firstID uint32) oci.Params {
 	l := &o.Limits
 	p := oci.Params{
 		Language:        string(lang),
@@ -210,8 +220,8 @@ func (o *Options) params(id string, lang sandbox.Language, room int) oci.Params 
 		AppArmorProfile: o.AppArmorProfile,
 		NoSwapLimit:     o.NoSwapLimit,
 	}
-	if o.UIDBase != 0 {
-		p.UserNamespace = &oci.IDRange{HostID: o.UIDBase + uint32(room)*uidsPerSandbox, Size: uidsPerSandbox} //nolint:gosec // checked in New
+	if firstID != 0 {
+		p.UserNamespace = &oci.IDRange{HostID: firstID, Size: uidsPerSandbox}
 	}
 	return p
 }
@@ -219,7 +229,7 @@ func (o *Options) params(id string, lang sandbox.Language, room int) oci.Params 
 // Spec returns the spec that a sandbox with these options would have, for
 // people to read.
 func Spec(o Options, lang sandbox.Language) (*specs.Spec, error) {
-	return oci.Spec(o.params("example", lang, 0))
+	return oci.Spec(o.params("example", lang, o.UIDBase))
 }
 
 // runtimeOptions are those of the runc shim; others know them too. The pipes of
@@ -552,7 +562,7 @@ func (b *box) dispose(ctx context.Context) error {
 	if pingErr := b.r.ping(ctx); pingErr != nil {
 		return errors.Join(err, pingErr) // the shim is not to blame
 	}
-	n, killErr := killProcesses(b.r.shims(func(id string) bool { return id == b.id }))
+	n, killErr := killShims(b.r.shims(func(id string) bool { return id == b.id }))
 	if n == 0 {
 		return errors.Join(err, killErr)
 	}
@@ -620,11 +630,20 @@ func (b *box) tryRemove(ctx context.Context) error {
 	// FailedPrecondition while it runs.
 	_, err := b.r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: b.id})
 	err = errgrpc.ToNative(err)
+	gone := err == nil
 	if errdefs.IsNotFound(err) {
 		err = unmount("/" + b.r.opts.Namespace + "/" + b.id + "/rootfs")
+		// A shim without a record may be about to make the sandbox; the sweep
+		// ends it.
+		gone = !b.r.hasShim(b.id)
 	}
 	if err != nil {
 		return fmt.Errorf("delete task: %w", err)
+	}
+	if gone {
+		if err := b.removeLeavings(); err != nil {
+			return err
+		}
 	}
 	if err := b.r.containers.Delete(ctx, b.id); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete container: %w", err)
@@ -637,6 +656,12 @@ func (b *box) tryRemove(ctx context.Context) error {
 		return fmt.Errorf("remove stream directory: %w", err)
 	}
 	return nil
+}
+
+// removeLeavings removes what the shim and the runtime leave of the sandbox
+// outside of containerd's own directories when they are killed.
+func (b *box) removeLeavings() error {
+	return daemon.RemoveLeavings(b.r.opts.Address, b.r.opts.Namespace, b.id)
 }
 
 // unmount removes the mounts whose path ends in suffix, which names one sandbox.

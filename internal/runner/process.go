@@ -40,10 +40,17 @@ func parseStat(raw []byte) (process, bool) {
 // runs reports whether the process is neither dead nor stopped.
 func (p process) runs() bool { return !strings.ContainsRune("TtZXx", rune(p.state)) }
 
-// shims lists the processes of the shims of our containerd and namespace whose
-// sandbox's id is wanted.
-func (r *Runner) shims(wanted func(id string) bool) []*os.Process {
-	var found []*os.Process
+// shim is the process of a shim.
+type shim struct {
+	*os.Process
+
+	id string // of its sandbox
+}
+
+// shims lists the shims of our containerd and namespace whose sandbox's id is
+// wanted.
+func (r *Runner) shims(wanted func(id string) bool) []shim {
+	var found []shim
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(filepath.Base(dir))
@@ -61,12 +68,21 @@ func (r *Runner) shims(wanted func(id string) bool) []*os.Process {
 			continue
 		}
 		if r.isShim(pid, id) {
-			found = append(found, p)
+			found = append(found, shim{p, id})
 		} else {
 			_ = p.Release()
 		}
 	}
 	return found
+}
+
+// hasShim reports whether a sandbox has a shim that lives.
+func (r *Runner) hasShim(id string) bool {
+	all := r.shims(func(found string) bool { return found == id })
+	for _, s := range all {
+		_ = s.Release()
+	}
+	return len(all) > 0
 }
 
 // shimID returns the id of the sandbox whose shim a process is.
@@ -100,9 +116,8 @@ func argument(args []string, name string) string {
 	return ""
 }
 
-// killProcesses sends SIGKILL to all of them, and counts those that still
-// lived.
-func killProcesses(all []*os.Process) (killed int, err error) {
+// killShims sends SIGKILL to all of them, and counts those that still lived.
+func killShims(all []shim) (killed int, err error) {
 	var errs []error
 	for _, p := range all {
 		switch err := p.Signal(syscall.SIGKILL); {

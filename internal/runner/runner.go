@@ -38,10 +38,6 @@ import (
 	"code-execution-sandbox/internal/sandbox"
 )
 
-// uidsPerSandbox is the size of the user namespace of a sandbox. 65536 lets
-// every id an image can sensibly name exist inside.
-const uidsPerSandbox = 1 << 16
-
 // Stages of a call, as told to Options.Stage.
 const (
 	StageQueue   = "queue"
@@ -79,7 +75,9 @@ type Options struct {
 	Pool map[sandbox.Language]int
 	// PoolMaxAge is the age at which a prepared sandbox is replaced.
 	PoolMaxAge time.Duration
-	// UIDBase is the first host id of the user namespaces; zero runs without.
+	// UIDBase is the first host id of the user namespaces, a multiple of 65536;
+	// zero runs without. Ranges that another Runner on this host has, whatever
+	// its process, are passed over.
 	UIDBase uint32
 	// AppArmorProfile is the name of a loaded profile; empty for none.
 	AppArmorProfile string
@@ -116,6 +114,7 @@ type Runner struct {
 	// is taken before a sandbox is prepared and comes back when it is gone,
 	// so it bounds all that exist and owns a range of user ids.
 	rooms chan int
+	ids   *ids // of each room; empty without user namespaces
 	// busy counts calls, disposals and the pool's work.
 	busy sync.WaitGroup
 
@@ -159,11 +158,19 @@ func New(opts Options) (*Runner, error) {
 	}
 	// As many again as may run can be on their way out.
 	rooms := 2*opts.Slots + pooled
-	if last := uint64(opts.UIDBase) + uint64(rooms)*uidsPerSandbox; last > 1<<32-1 {
-		return nil, fmt.Errorf("user ids: %d ranges from %d do not fit below 2^32", rooms, opts.UIDBase)
+	claimed := &ids{}
+	if opts.UIDBase%uidsPerSandbox != 0 {
+		return nil, fmt.Errorf("user ids: %d is not a multiple of %d", opts.UIDBase, uidsPerSandbox)
+	}
+	if opts.UIDBase != 0 {
+		var err error
+		if claimed, err = claimIDs(opts.UIDBase, rooms); err != nil {
+			return nil, err
+		}
 	}
 	inst, err := newInstance(opts.RunDir)
 	if err != nil {
+		claimed.release()
 		return nil, err
 	}
 	r := &Runner{
@@ -173,6 +180,7 @@ func New(opts Options) (*Runner, error) {
 		instance:   inst,
 		gate:       admit.New(opts.Slots, opts.MaxWaiting, opts.MaxWait),
 		rooms:      make(chan int, rooms),
+		ids:        claimed,
 		notReady:   &sandbox.NotReadyError{Check: "image", Reason: "not looked for yet"},
 		boxes:      map[string]*box{},
 	}
@@ -409,6 +417,8 @@ func (r *Runner) Close(ctx context.Context) error {
 		r.busy.Wait()
 		close(done)
 	}()
+	// A sandbox that is left keeps its range by its processes.
+	defer r.ids.release()
 	select {
 	case <-done:
 		if n := len(r.lost()); n > 0 {

@@ -178,9 +178,13 @@ func (s *sweep) shims(ctx context.Context, swept *Swept) error {
 	case <-ctx.Done():
 	case <-time.After(shimGrace):
 	}
-	n, err := killProcesses(strays)
+	n, err := killShims(strays)
 	swept.Shims += n
-	return err
+	errs := []error{err}
+	for _, stray := range strays {
+		errs = append(errs, s.r.box(stray.id).removeLeavings())
+	}
+	return errors.Join(errs...)
 }
 
 func (s *sweep) cgroups(ctx context.Context, swept *Swept) error {
@@ -213,8 +217,13 @@ func (s *sweep) directories(swept *Swept) error {
 			continue
 		}
 		path := filepath.Join(s.r.opts.RunDir, id)
-		_, err := os.Lstat(path)
+		boxes, err := os.ReadDir(path)
 		there := err == nil
+		for _, b := range boxes {
+			// Its container is gone: a sandbox of which one is left keeps the
+			// instance unclean.
+			errs = append(errs, s.r.box(b.Name()).removeLeavings())
+		}
 		// The lock last: it is what says that there is something to sweep.
 		if err := errors.Join(os.RemoveAll(path), removeFile(lockPath(path))); err != nil {
 			errs = append(errs, fmt.Errorf("remove instance directory: %w", err))

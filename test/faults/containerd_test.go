@@ -20,6 +20,7 @@ import (
 func TestF1ContainerdRestartsDuringACall(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGKILL": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			opts, d := own(t, daemon.Options{})
 			r := maintained(t, opts)
 			req := bash("sleep 3; cat; echo out; exit 3", 20*time.Second)
@@ -38,6 +39,7 @@ func TestF1ContainerdRestartsDuringACall(t *testing.T) {
 
 // The end of a program's input is late when containerd is away, never lost.
 func TestF1EndOfInputWhileContainerdIsAway(t *testing.T) {
+	t.Parallel()
 	opts, d := own(t, daemon.Options{})
 	opts.Pool = map[sandbox.Language]int{sandbox.Bash: 1}
 	r := maintained(t, opts)
@@ -65,6 +67,7 @@ func TestF1EndOfInputWhileContainerdIsAway(t *testing.T) {
 // containerd dies at random moments of preparations: no shim is left that
 // nobody knows.
 func TestF2ContainerdDiesWhileItCreates(t *testing.T) {
+	t.Parallel()
 	opts, d := own(t, daemon.Options{})
 	r := maintained(t, opts)
 	for range 5 {
@@ -89,6 +92,7 @@ func TestF2ContainerdDiesWhileItCreates(t *testing.T) {
 
 // The program ends while containerd cannot see it, which then dies.
 func TestF3ContainerdIsAwayAtTheEnd(t *testing.T) {
+	t.Parallel()
 	opts, d := own(t, daemon.Options{})
 	r := maintained(t, opts)
 	call := start(t, r, opts, bash("sleep 2; echo out", 20*time.Second))
@@ -105,6 +109,7 @@ func TestF3ContainerdIsAwayAtTheEnd(t *testing.T) {
 // A containerd that answers nobody: running calls get their answer, new ones
 // an error, soon and not at the end of a long wait.
 func TestF6ContainerdIsStopped(t *testing.T) {
+	t.Parallel()
 	opts, d := own(t, daemon.Options{})
 	r := maintained(t, opts)
 	long := start(t, r, opts, bash("sleep 60", 5*time.Second))
@@ -141,9 +146,9 @@ func TestF6ContainerdIsStopped(t *testing.T) {
 // A runner is closed while containerd answers nobody: it does not wait longer
 // than it was told to, and the next one finds what it left.
 func TestF16CloseIsBounded(t *testing.T) {
+	t.Parallel()
 	opts, d := own(t, daemon.Options{})
 	opts.Pool = map[sandbox.Language]int{sandbox.Bash: 2}
-	base(t)
 	k := newMaintained(t, opts)
 	eventually(t, 30*time.Second, "the pool fills", func() bool { return k.Load().Prepared[sandbox.Bash] == 2 })
 	pid := d.PID()
@@ -169,6 +174,7 @@ func TestF16CloseIsBounded(t *testing.T) {
 // Calls come while containerd is away: all fail soon, and soon after it is back
 // all are served.
 func TestF31NoThunderingHerd(t *testing.T) {
+	t.Parallel()
 	opts, d := own(t, daemon.Options{})
 	opts.Pool = map[sandbox.Language]int{sandbox.Python: 2, sandbox.Bash: 2}
 	r := maintained(t, opts)
@@ -207,6 +213,7 @@ func TestF31NoThunderingHerd(t *testing.T) {
 
 // A restarted containerd has to prove itself again.
 func TestF33ProofAfterARestart(t *testing.T) {
+	t.Parallel()
 	opts, d := own(t, daemon.Options{})
 	var runtime = runtimeOf(t, &opts)
 	opts.SelfTest = true

@@ -19,12 +19,14 @@ import (
 
 	"code-execution-sandbox/image"
 	"code-execution-sandbox/internal/daemon"
+	"code-execution-sandbox/internal/runner"
 	"code-execution-sandbox/internal/sandbox"
 	"code-execution-sandbox/test/harness"
 )
 
 // The image is removed, collected and comes back: running calls do not notice.
 func TestF10ImageGoesAway(t *testing.T) {
+	t.Parallel()
 	opts, _ := own(t, daemon.Options{})
 	opts.Pool = map[sandbox.Language]int{sandbox.Bash: 1}
 	r := maintained(t, opts)
@@ -56,6 +58,7 @@ func TestF10ImageGoesAway(t *testing.T) {
 
 // A layer of the image is damaged under containerd.
 func TestF11DamagedLayer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	opts, _ := own(t, daemon.Options{Root: filepath.Join(dir, "root")})
 	opts.SelfTest = true
@@ -163,14 +166,17 @@ func TestF12DiskFull(t *testing.T) {
 		clean(t, ro)
 	}
 	t.Run("root", func(t *testing.T) {
+		t.Parallel()
 		dir, fill, empty := small(t, 512) // inodes enough for the image
 		check(t, daemon.Options{Root: filepath.Join(dir, "root")}, "", fill, empty)
 	})
 	t.Run("state", func(t *testing.T) {
+		t.Parallel()
 		dir, fill, empty := small(t, 64)
 		check(t, daemon.Options{State: filepath.Join(dir, "run")}, "", fill, empty)
 	})
 	t.Run("run directory", func(t *testing.T) {
+		t.Parallel()
 		dir, fill, empty := small(t, 1)
 		check(t, daemon.Options{}, filepath.Join(dir, "r"), fill, empty)
 	})
@@ -187,7 +193,7 @@ func TestF13NoDescriptors(t *testing.T) {
 	}
 	call := start(t, r, opts, bash("sleep 3; echo ok", 20*time.Second))
 	for spare := range 6 {
-		low := unix.Rlimit{Cur: uint64(len(descriptors(t)) + spare), Max: was.Max}
+		low := unix.Rlimit{Cur: uint64(len(descriptors()) + spare), Max: was.Max}
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
 			t.Fatal(err)
 		}
@@ -275,7 +281,7 @@ func TestF18TwoRunners(t *testing.T) {
 	for name, sameRunDir := range map[string]bool{"one run directory": true, "two run directories": false} {
 		t.Run(name, func(t *testing.T) {
 			a, b := harness.Options(t), harness.Options(t)
-			b.CgroupParent, b.UIDBase = a.CgroupParent, a.UIDBase+1<<24
+			b.CgroupParent = a.CgroupParent
 			if sameRunDir {
 				b.RunDir = a.RunDir
 			}
@@ -287,6 +293,9 @@ func TestF18TwoRunners(t *testing.T) {
 				rb := newMaintained(t, b)
 				defer rb.end(t)
 				eventually(t, 30*time.Second, "the pool fills", func() bool { return rb.Load().Prepared[sandbox.Bash] == 2 })
+				call := start(t, ra, a, bash("sleep 1", 10*time.Second))
+				ownIDs(t, a, 3)
+				(<-call).is(t, sandbox.StatusExited, "")
 				var wg sync.WaitGroup
 				for range 20 {
 					wg.Go(func() {
@@ -301,5 +310,29 @@ func TestF18TwoRunners(t *testing.T) {
 			}()
 			serves(t, ra)
 		})
+	}
+}
+
+// ownIDs checks that no two of the n sandboxes that exist share host ids.
+func ownIDs(t *testing.T, opts runner.Options, n int) {
+	t.Helper()
+	owner := map[string]string{}
+	for _, id := range sandboxes(t, opts) {
+		pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
+		if err != nil || len(pids) == 0 {
+			t.Fatal(pids, err)
+		}
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pids[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := strings.Join(strings.Fields(string(raw)), " ")
+		if other := owner[ids]; other != "" {
+			t.Errorf("%s and %s have the same host ids: %s", id, other, ids)
+		}
+		owner[ids] = id
+	}
+	if len(owner) != n {
+		t.Errorf("host ids of %d sandboxes, want %d", len(owner), n)
 	}
 }

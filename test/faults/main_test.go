@@ -7,11 +7,11 @@ package faults
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,31 +28,54 @@ import (
 	"code-execution-sandbox/test/harness"
 )
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+// A test with a containerd of its own runs beside others of its kind: most of
+// its time is spent waiting. All others run alone, before them.
+const beside = 4
 
-// base checks at the end of a test, after everything that the test starts from
-// here on has been taken down, that this process holds no more descriptors than
-// now and runs nothing of the runner.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(beside)); err != nil {
+		panic(err)
+	}
+	before := descriptors()
+	code := harness.Main(m)
+	if left := above(before); left != "" {
+		fmt.Fprintln(os.Stderr, "after all tests:", left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// base checks at the end of a test that runs alone, after everything that the
+// test starts from here on has been taken down, that this process holds no more
+// descriptors than now and runs nothing of the runner.
 func base(t *testing.T) {
 	t.Helper()
-	before := descriptors(t)
+	before := descriptors()
 	t.Cleanup(func() {
-		var fds []string
-		var stacks string
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-			if fds, stacks = descriptors(t), ours(); len(fds) <= len(before) && stacks == "" {
-				return
-			}
+		if left := above(before); left != "" {
+			t.Error(left)
 		}
-		t.Errorf("%d descriptors, %d before:\n%s\ngoroutines:\n%s", len(fds), len(before), strings.Join(fds, "\n"), stacks)
 	})
 }
 
-func descriptors(t *testing.T) []string {
-	t.Helper()
+// above waits until this process holds no more than the descriptors of before
+// and runs nothing of the runner, and tells what it has where that never comes.
+func above(before []string) string {
+	var fds []string
+	var stacks string
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if fds, stacks = descriptors(), ours(); len(fds) <= len(before) && stacks == "" {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%d descriptors, %d before:\n%s\ngoroutines:\n%s", len(fds), len(before), strings.Join(fds, "\n"), stacks)
+}
+
+func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		t.Fatal(err)
+		panic(err) // no /proc, no tests
 	}
 	var out []string
 	for _, e := range entries {
@@ -80,6 +103,8 @@ func ours() string {
 
 // own returns options for a containerd that is this test's own, with the image
 // in it; break it at will.
+//
+// Preconditions: the test runs beside others.
 func own(t *testing.T, opts daemon.Options) (runner.Options, *daemon.Daemon) {
 	t.Helper()
 	dir, err := os.MkdirTemp(filepath.Dir(harness.Binary()), "d") // where harness.Leftovers looks
@@ -107,15 +132,22 @@ func own(t *testing.T, opts daemon.Options) (runner.Options, *daemon.Daemon) {
 			t.Error(err)
 		}
 	})
-	client, err := containerd.New(d.Address(), containerd.WithDefaultNamespace(harness.Namespace))
+	namespace := namespaceOf(opts)
+	client, err := containerd.New(d.Address(), containerd.WithDefaultNamespace(namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	importImage(t, client)
 	ro := harness.Options(t)
-	ro.Client, ro.Address = client, d.Address()
+	ro.Client, ro.Address, ro.Namespace = client, d.Address(), namespace
 	return ro, d
+}
+
+// namespaceOf is the namespace in a daemon that own starts: another for each,
+// since the runtime keeps its state by namespace.
+func namespaceOf(opts daemon.Options) string {
+	return harness.Namespace + "-" + filepath.Base(filepath.Dir(opts.State))
 }
 
 func importImage(t *testing.T, client *containerd.Client) {
@@ -129,7 +161,9 @@ func importImage(t *testing.T, client *containerd.Client) {
 // closed, and looked at, when the test ends.
 func maintained(t *testing.T, opts runner.Options) *runner.Runner {
 	t.Helper()
-	base(t)
+	if opts.Address == harness.Daemon().Address() {
+		base(t)
+	}
 	r := harness.Runner(t, opts)
 	m := keep(r)
 	t.Cleanup(m.stop)
@@ -245,23 +279,29 @@ func execute(t *testing.T, r *runner.Runner, req sandbox.Request) answer {
 // must come to a sleep. The answer comes on the channel.
 func start(t *testing.T, r *runner.Runner, opts runner.Options, req sandbox.Request) <-chan answer {
 	t.Helper()
-	before := sandboxes(t, opts)
+	before := asleep(t, opts)
 	out := make(chan answer, 1)
 	go func() { out <- execute(t, r, req) }()
-	// The program is a child of the launcher, so there are two processes.
-	eventually(t, 20*time.Second, "the program runs", func() bool {
-		for _, id := range sandboxes(t, opts) {
-			pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
-			if err == nil && len(pids) > 1 && !slices.Contains(before, id) {
-				for _, pid := range pids {
-					if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(line), "sleep") {
-						return true
-					}
-				}
+	eventually(t, 30*time.Second, "the program runs", func() bool { return len(asleep(t, opts)) > len(before) })
+	return out
+}
+
+// asleep are the ids of the sandboxes whose program has come to a sleep.
+func asleep(t *testing.T, opts runner.Options) []string {
+	t.Helper()
+	var out []string
+	for _, id := range sandboxes(t, opts) {
+		pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range pids {
+			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(line), "sleep\x00") {
+				out = append(out, id)
+				break
 			}
 		}
-		return false
-	})
+	}
 	return out
 }
 
@@ -272,6 +312,7 @@ func sandboxes(t *testing.T, opts runner.Options) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	harness.Saw(opts, names...)
 	return names
 }
 
@@ -285,7 +326,10 @@ func shims(t *testing.T, opts runner.Options) []int {
 	var out []int
 	for _, file := range files {
 		raw, _ := os.ReadFile(file) // it may have ended
-		if line := string(raw); strings.Contains(line, "containerd-shim") && strings.Contains(line, "\x00"+opts.Address+"\x00") && strings.Contains(line, "\x00-id\x00") {
+		line := string(raw)
+		if _, rest, ok := strings.Cut(line, "\x00-id\x00"); ok && strings.Contains(line, "containerd-shim") && strings.Contains(line, "\x00"+opts.Address+"\x00") {
+			id, _, _ := strings.Cut(rest, "\x00")
+			harness.Saw(opts, id)
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			if err != nil {
 				t.Fatal(err)
@@ -362,7 +406,7 @@ func clean(t *testing.T, opts runner.Options) {
 		left := harness.Leftovers(t, opts)
 		var rest []string
 		for _, l := range left {
-			if !strings.HasPrefix(l, "in the run directory") {
+			if !strings.HasPrefix(l, harness.InRunDir) {
 				rest = append(rest, l)
 			}
 		}

@@ -50,6 +50,7 @@ exec %s "$@"
 }
 
 func TestF7RuntimeIsSlowOrHangs(t *testing.T) {
+	t.Parallel()
 	opts, _ := own(t, daemon.Options{})
 	opts.PrepareTimeout = 8 * time.Second
 	runtime := runtimeOf(t, &opts)
@@ -91,6 +92,7 @@ func TestF7RuntimeIsSlowOrHangs(t *testing.T) {
 }
 
 func TestF8RuntimeIsMissingOrBroken(t *testing.T) {
+	t.Parallel()
 	opts, _ := own(t, daemon.Options{})
 	runtime := runtimeOf(t, &opts)
 	r := maintained(t, opts)
@@ -134,6 +136,7 @@ func TestF8RuntimeIsMissingOrBroken(t *testing.T) {
 
 // With the self-test, the health tells of a runtime that stops working.
 func TestF8HealthTells(t *testing.T) {
+	t.Parallel()
 	opts, _ := own(t, daemon.Options{})
 	runtime := runtimeOf(t, &opts)
 	opts.SelfTest = true

@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"code-execution-sandbox/internal/daemon"
 	"code-execution-sandbox/test/harness"
 )
@@ -101,6 +103,13 @@ func gauge(t *testing.T, s *harness.Server, name string) float64 {
 
 const running = "code_execution_sandbox_slots_taken"
 
+// prepared counts the sandboxes that wait for a program.
+func prepared(t *testing.T, s *harness.Server) int {
+	t.Helper()
+	const name = "code_execution_sandbox_prepared_sandboxes"
+	return int(gauge(t, s, name+`{language="bash"}`) + gauge(t, s, name+`{language="python"}`))
+}
+
 func awaitRunning(t *testing.T, s *harness.Server, n int) {
 	t.Helper()
 	eventually(t, 30*time.Second, fmt.Sprint(n, " programs run"), func() bool { return gauge(t, s, running) == float64(n) })
@@ -119,6 +128,7 @@ func health(t *testing.T, s *harness.Server) string {
 
 // A server whose containerd is not there lives, says so, and waits for it.
 func TestF4ContainerdIsDownAtTheStart(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp(filepath.Dir(harness.Binary()), "d")
 	if err != nil {
 		t.Fatal(err)
@@ -128,21 +138,14 @@ func TestF4ContainerdIsDownAtTheStart(t *testing.T) {
 	}
 	do := daemon.Options{Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "run")}
 	opts := harness.Options(t)
-	config := harness.Config(t, opts, withoutPool)
-	text, err := os.ReadFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text = regexp.MustCompile(`address = "[^"]*"`).ReplaceAll(text, []byte(fmt.Sprintf("address = %q", filepath.Join(do.State, "containerd.sock"))))
-	if err := os.WriteFile(config, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, log, end := launch(t, config)
-	go func() {
+	opts.Address, opts.Namespace = filepath.Join(do.State, "containerd.sock"), namespaceOf(do)
+	s, log, end := launch(t, harness.Config(t, opts, withoutPool))
+	var reader sync.WaitGroup
+	reader.Go(func() {
 		for log.Scan() {
 			t.Log(log.Text())
 		}
-	}()
+	})
 	eventually(t, 20*time.Second, "the health tells of it", func() bool { return strings.Contains(health(t, s), `"check":"containerd"`) })
 	if answer, err := call(t.Context(), t, s, "echo", 1); err != nil || !strings.Contains(answer, "containerd") {
 		t.Errorf("a call: %s, %v", answer, err)
@@ -156,6 +159,7 @@ func TestF4ContainerdIsDownAtTheStart(t *testing.T) {
 	if err := end(); err != nil {
 		t.Error("at SIGTERM:", err)
 	}
+	reader.Wait()
 }
 
 // launch starts a server of which the test reads the log itself. It is killed
@@ -164,6 +168,10 @@ func launch(t *testing.T, config string) (s *harness.Server, log *bufio.Scanner,
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	// As small as a pipe can be.
+	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(harness.Binary(), "serve", "--config", config)
@@ -230,16 +238,18 @@ func TestF15ClientStopsReading(t *testing.T) {
 // SIGTERM: what ends within the grace is answered as ever, the rest is killed
 // and answered, nothing is left, and the exit code is 0 (Stop looks at it).
 func TestF16Termination(t *testing.T) {
-	s := harness.Serve(t, harness.Options(t), "[pool]\npython = 1\nbash = 1\n")
-	answers := map[string]chan string{"echo begun; sleep 1; echo ended": nil, "echo begun; sleep 50": nil, "echo begun; exec sleep 55": nil}
-	for code := range answers {
+	opts := harness.Options(t)
+	s := harness.Serve(t, opts, "[pool]\npython = 1\nbash = 1\n")
+	answers := map[string]chan string{}
+	// The short one last: the grace is 2 s from the moment that it sleeps.
+	for n, code := range []string{"echo begun; sleep 50", "echo begun; exec sleep 55", "echo begun; sleep 1; echo ended"} {
 		answers[code] = make(chan string, 1)
 		go func(out chan<- string) {
 			answer, err := call(t.Context(), t, s, code, 60)
 			out <- fmt.Sprint(answer, err)
 		}(answers[code])
+		eventually(t, 30*time.Second, "the program runs", func() bool { return len(asleep(t, opts)) == n+1 })
 	}
-	awaitRunning(t, s, len(answers))
 	within(t, 20*time.Second, func() { s.Stop(t) })
 	for code, answer := range answers {
 		want := "begun"
@@ -288,7 +298,7 @@ func TestF17KilledServer(t *testing.T) {
 	s := harness.Serve(t, opts, withoutPool) // looks for leftovers when it has ended
 	// Ready means swept.
 	for _, left := range harness.Leftovers(t, opts) {
-		if !strings.HasPrefix(left, "in the run directory") && len(shims(t, opts)) > 1 {
+		if !strings.HasPrefix(left, harness.InRunDir) && len(shims(t, opts)) > 1 {
 			t.Error("after the sweep:", left)
 		}
 	}
@@ -304,6 +314,8 @@ func TestF18TwoServers(t *testing.T) {
 	a := harness.Serve(t, opts, "[pool]\npython = 1\nbash = 1\n")
 	b := harness.Start(t, opts, "[pool]\npython = 1\nbash = 1\n")
 	b.AwaitHealthy(t)
+	eventually(t, 30*time.Second, "the pools fill", func() bool { return prepared(t, a) == 2 && prepared(t, b) == 2 })
+	ownIDs(t, opts, 4)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var wg sync.WaitGroup
 	var served atomic.Int32
@@ -536,10 +548,11 @@ func TestF35LogIsStuck(t *testing.T) {
 	opts := harness.Options(t)
 	s, _, _ := launch(t, harness.Config(t, opts, withoutPool))
 	s.AwaitHealthy(t)
-	// From here on nobody reads. A line per call: the pipe holds 64 KiB.
-	within(t, 3*time.Minute, func() {
-		for range 300 {
-			ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Second, errors.New("the log blocks the call"))
+	// From here on nobody reads. A line of 500 bytes per call: the pipe holds
+	// eight of them.
+	within(t, 5*time.Minute, func() {
+		for range 40 {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 30*time.Second, errors.New("the log blocks the call"))
 			answer, err := call(ctx, t, s, "echo ok", 5)
 			cancel()
 			if err != nil || !strings.Contains(answer, "ok") {

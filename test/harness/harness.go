@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,8 +40,9 @@ import (
 // ImageName is the runtime image as docker compose builds it.
 const ImageName = "code-execution-sandbox-runtime:latest"
 
-// Namespace is where the tests' containers live.
-const Namespace = "code-execution-sandbox-test"
+// Namespace is where the tests' containers live: this process's own, since the
+// runtime keeps its state by namespace, for all containerds of the host.
+var Namespace = fmt.Sprintf("code-execution-sandbox-test-%d", os.Getpid())
 
 // env is what Main has set up.
 var env struct {
@@ -48,6 +50,9 @@ var env struct {
 	daemon *daemon.Daemon
 	client *containerd.Client
 	binary string
+
+	mu   sync.Mutex
+	seen map[string][]string // guarded by mu; ids of sandboxes by address and namespace
 }
 
 // Main runs the tests of a package on a private containerd: the one in PATH,
@@ -127,6 +132,11 @@ func tearDown() error {
 		defer cancel()
 		errs = append(errs, env.daemon.Stop(ctx))
 	}
+	// Shims make it, and none of them removes it.
+	states, _ := filepath.Glob(filepath.Join("/run/containerd/runc", Namespace+"*")) // the pattern is well-formed
+	for _, dir := range states {
+		errs = append(errs, os.Remove(dir))
+	}
 	return errors.Join(append(errs, os.RemoveAll(env.dir))...)
 }
 
@@ -195,9 +205,42 @@ func Runner(t testing.TB, opts runner.Options) *runner.Runner {
 	return r
 }
 
+// Saw remembers that a sandbox exists, so that Leftovers looks for what can be
+// found by its id only.
+func Saw(opts runner.Options, ids ...string) {
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	if env.seen == nil {
+		env.seen = map[string][]string{}
+	}
+	key := opts.Address + " " + opts.Namespace
+	for _, id := range ids {
+		if !slices.Contains(env.seen[key], id) {
+			env.seen[key] = append(env.seen[key], id)
+		}
+	}
+}
+
+// leavings are what a shim or a runtime that was killed has left of the
+// sandboxes that were seen.
+func leavings(opts runner.Options) []string {
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	var found []string
+	for _, id := range env.seen[opts.Address+" "+opts.Namespace] {
+		for _, path := range daemon.Leavings(opts.Address, opts.Namespace, id) {
+			if _, err := os.Lstat(path); err == nil && !slices.Contains(found, path) {
+				found = append(found, path)
+			}
+		}
+	}
+	return found
+}
+
 // Leftovers names everything of a sandbox that exists: containers, tasks,
-// snapshots, shims, mounts, cgroups and FIFOs. The tests of a package run one
-// after the other, so between two of them there is nothing.
+// snapshots, shims and their sockets, mounts, bundles, the runtime's state,
+// cgroups and FIFOs. The tests that use one containerd run one after the other,
+// so between two of them there is nothing.
 func Leftovers(t testing.TB, opts runner.Options) []string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -210,11 +253,12 @@ func Leftovers(t testing.TB, opts runner.Options) []string {
 	containers, err := opts.Client.ContainerService().List(ctx)
 	must(err)
 	for _, c := range containers {
+		Saw(opts, c.ID)
 		found = append(found, "container "+c.ID)
 	}
-	list, err := opts.Client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	running, err := opts.Client.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	must(errgrpc.ToNative(err))
-	for _, task := range list.Tasks {
+	for _, task := range running.Tasks {
 		found = append(found, fmt.Sprintf("task %s (%s)", task.ID, task.Status))
 	}
 	must(opts.Client.SnapshotService(opts.Snapshotter).Walk(ctx, func(_ context.Context, s snapshots.Info) error {
@@ -230,13 +274,14 @@ func Leftovers(t testing.TB, opts runner.Options) []string {
 	}
 	cgroups, err := opts.Cgroups.Children(opts.CgroupParent)
 	must(err)
+	Saw(opts, cgroups...)
 	for _, c := range cgroups {
 		found = append(found, "cgroup "+c)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	must(err)
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, env.dir) && strings.Contains(line, "/"+Namespace+"/") {
+		if strings.Contains(line, env.dir) && strings.Contains(line, "/"+opts.Namespace+"/") {
 			found = append(found, "mount "+strings.Fields(line)[4])
 		}
 	}
@@ -244,19 +289,31 @@ func Leftovers(t testing.TB, opts runner.Options) []string {
 	must(err)
 	for _, file := range cmdlines {
 		raw, _ := os.ReadFile(file) // it may have ended
-		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, "containerd-shim") && strings.Contains(line, env.dir) {
+		if line := strings.ReplaceAll(string(raw), "\x00", " "); strings.Contains(line, "containerd-shim") && strings.Contains(line, " "+opts.Namespace+" ") {
 			found = append(found, "process "+line)
 		}
 	}
-	entries, err := os.ReadDir(opts.RunDir)
-	if !errors.Is(err, os.ErrNotExist) {
-		must(err)
+	list := func(what, dir string) {
+		entries, err := os.ReadDir(dir)
+		if !errors.Is(err, os.ErrNotExist) {
+			must(err)
+		}
+		for _, e := range entries {
+			found = append(found, what+e.Name())
+		}
 	}
-	for _, e := range entries {
-		found = append(found, "in the run directory: "+e.Name())
+	list(InRunDir, opts.RunDir)
+	list("state of the runtime: ", filepath.Join("/run/containerd/runc", opts.Namespace))
+	list("bundle ", filepath.Join(filepath.Dir(opts.Address), "io.containerd.runtime.v2.task", opts.Namespace))
+	for _, path := range leavings(opts) {
+		found = append(found, "left by a shim: "+path)
 	}
 	return found
 }
+
+// InRunDir begins what Leftovers says of the run directory, where a runner that
+// lives has something.
+const InRunDir = "in the run directory: "
 
 // Run runs a program and ends the test where that is impossible.
 func Run(t testing.TB, r sandbox.Executor, req sandbox.Request) *sandbox.Result {

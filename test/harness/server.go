@@ -41,8 +41,8 @@ type Server struct {
 	log  bytes.Buffer
 }
 
-// Config returns a configuration file for the tests' containerd in a new
-// directory: opts say where, extra is appended.
+// Config returns a configuration file in a new directory: opts say where
+// everything is, extra is appended.
 func Config(t testing.TB, opts runner.Options, extra string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "config.toml")
@@ -53,7 +53,7 @@ shutdown_grace_seconds = 2
 `, opts.RunDir, extra)
 	// Keys of a table that extra opens stay in that table.
 	for table, keys := range map[string]string{
-		"containerd": fmt.Sprintf("address = %q\nnamespace = %q", env.daemon.Address(), Namespace),
+		"containerd": fmt.Sprintf("address = %q\nnamespace = %q", opts.Address, opts.Namespace),
 		"sandbox":    fmt.Sprintf("cgroup_parent = %q", opts.CgroupParent),
 	} {
 		head := "[" + table + "]\n"

@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+const (
+	// runcRoot is where shims let runc keep its state (pkg/process in containerd).
+	runcRoot = "/run/containerd/runc"
+	// shimSockets is where shims serve (pkg/shim in containerd). From 2.3 on
+	// socket_dir can say otherwise, as it does for a private daemon.
+	shimSockets = "/run/containerd/s"
+	// privateShimSockets is that of a private daemon, below its State.
+	privateShimSockets = "s"
+)
+
+// Leavings are the paths that one shim and its runtime leave behind when they
+// are killed, beside what containerd itself finds again. They belong to nobody
+// else: each has the whole id in its name.
+func Leavings(address, namespace, id string) []string {
+	// SocketAddress in pkg/shim.
+	socket := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(address, namespace, id))))
+	return []string{
+		filepath.Join(runcRoot, namespace, id),
+		filepath.Join(shimSockets, socket),
+		filepath.Join(filepath.Dir(address), privateShimSockets, socket),
+	}
+}
+
+// RemoveLeavings removes them.
+//
+// Preconditions: the shim has ended.
+func RemoveLeavings(address, namespace, id string) error {
+	if address == "" || namespace == "" || id == "" {
+		return errors.New("remove what a shim left: its name is not known")
+	}
+	var errs []error
+	for _, path := range Leavings(address, namespace, id) {
+		if err := os.RemoveAll(path); err != nil {
+			errs = append(errs, fmt.Errorf("remove what a shim left: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
