@@ -66,7 +66,7 @@ type IDRange struct {
 type Params struct {
 	// Arch is the architecture of the host.
 	Arch Arch
-	// Language is the launcher's argument, "bash" or "python".
+	// Language is the launcher's first argument, "bash" or "python".
 	Language string
 	// RootPath is the root file system as the runtime sees it. Empty means
 	// "rootfs", relative to the bundle, where containerd mounts the snapshot.
@@ -102,6 +102,9 @@ type Params struct {
 	// AppArmorProfile is the name of a loaded profile. Empty means none; a name
 	// on a host without AppArmor fails the start.
 	AppArmorProfile string
+	// RelayedStreams has the launcher use the standard streams that it is
+	// started with, instead of pipes of its own.
+	RelayedStreams bool
 }
 
 // check reports every field that makes no sense.
@@ -164,6 +167,10 @@ func Spec(p Params) (*specs.Spec, error) {
 }
 
 func process(p Params) *specs.Process {
+	args := []string{Launcher, p.Language}
+	if !p.RelayedStreams {
+		args = append(args, "direct")
+	}
 	return &specs.Process{
 		// No terminal: no /dev/console (CVE-2025-52565), no TIOCSTI.
 		Terminal: false,
@@ -172,7 +179,7 @@ func process(p Params) *specs.Process {
 			Umask:          new(uint32(0o077)),
 			AdditionalGids: []uint32{},
 		},
-		Args: []string{Launcher, p.Language},
+		Args: args,
 		Env:  environment(p),
 		// A constant: CVE-2024-21626 came through a working directory.
 		Cwd: "/tmp",

@@ -9,9 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"code-execution-sandbox/config"
@@ -67,18 +65,11 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		return err
 	}
 
-	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: observe.Namespace, Name: "stage_seconds",
-		Help:    "Time spent in each stage of a sandbox's life.",
-		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
-	}, []string{"stage"})
-	registry.MustRegister(stages)
-
 	var tool *mcpserver.Server // set before anything can find an image
 	opts := h.runnerOptions()
 	opts.SelfTest = true
 	opts.Pool = map[sandbox.Language]int{sandbox.Python: cfg.Pool.Python, sandbox.Bash: cfg.Pool.Bash}
-	opts.Stage = func(stage string, took time.Duration) { stages.WithLabelValues(stage).Observe(took.Seconds()) }
+	opts.Stage = newStages(registry)
 	opts.ImageChanged = func(img image.Image) { tool.SetEnvironment(img.Environment) }
 	r, err := runner.New(opts)
 	if err != nil {
@@ -89,7 +80,7 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		defer cancel()
 		err = errors.Join(err, r.Close(closeCtx))
 	}()
-	registerLoad(registry, r)
+	registry.MustRegister(state{r.Load, r.Stats, cfg})
 	h.registerProtections(registry, r)
 
 	audited := observe.New(r, observe.Options{Logger: log, Registerer: registry, Limits: opts.Limits})
@@ -153,20 +144,4 @@ func tokens(secrets []string) []httpserver.Token {
 		out = append(out, httpserver.Token{Name: "token-" + strconv.Itoa(i+1), Secret: s})
 	}
 	return out
-}
-
-// registerLoad shows the runner's state as gauges.
-func registerLoad(reg prometheus.Registerer, r *runner.Runner) {
-	gauge := func(name, help string, labels prometheus.Labels, value func(runner.Load) int) {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: observe.Namespace, Name: name, Help: help, ConstLabels: labels,
-		}, func() float64 { return float64(value(r.Load())) }))
-	}
-	gauge("slots_taken", "Programs that run now.", nil, func(l runner.Load) int { return l.Running })
-	gauge("queue_length", "Calls that wait for a slot.", nil, func(l runner.Load) int { return l.Queued })
-	gauge("quarantined_sandboxes", "Sandboxes that could not be removed.", nil, func(l runner.Load) int { return l.Quarantined })
-	for _, lang := range sandbox.Languages() {
-		gauge("prepared_sandboxes", "Sandboxes that wait for a program.", prometheus.Labels{"language": string(lang)},
-			func(l runner.Load) int { return l.Prepared[lang] })
-	}
 }

@@ -54,6 +54,7 @@ type metrics struct {
 	output      *prometheus.CounterVec // stream
 	truncations *prometheus.CounterVec // stream
 	oomKills    prometheus.Counter
+	kills       *prometheus.CounterVec // reason
 	cpu         prometheus.Counter
 	memory      prometheus.Histogram
 }
@@ -83,6 +84,7 @@ func newMetrics() *metrics {
 		truncations: counter("output_truncations_total", "Streams of which not everything was kept.", "stream"),
 		oomKills: prometheus.NewCounter(prometheus.CounterOpts{Namespace: Namespace, Name: "oom_kills_total",
 			Help: "Calls in which the memory limit killed a process."}),
+		kills: counter("kills_total", "Programs that were ended before they ended by themselves, by reason.", "reason"),
 		cpu: prometheus.NewCounter(prometheus.CounterOpts{Namespace: Namespace, Name: "cpu_seconds_total",
 			Help: "Processor time of programs."}),
 		memory: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: Namespace, Name: "memory_peak_bytes",
@@ -93,6 +95,16 @@ func newMetrics() *metrics {
 	for _, state := range []string{"queued", "running"} {
 		m.inFlight.WithLabelValues(state)
 	}
+	for _, reason := range killReasons {
+		m.kills.WithLabelValues(reason)
+	}
+	for _, lang := range sandbox.Languages() {
+		for _, outcome := range outcomes {
+			m.calls.WithLabelValues(string(lang), outcome)
+		}
+		m.duration.WithLabelValues(string(lang))
+		m.overhead.WithLabelValues(string(lang))
+	}
 	for _, stream := range []string{"stdout", "stderr"} {
 		m.output.WithLabelValues(stream)
 		m.truncations.WithLabelValues(stream)
@@ -100,8 +112,20 @@ func newMetrics() *metrics {
 	return m
 }
 
+// killReasons names the ends that are not the program's own doing.
+var killReasons = map[sandbox.Status]string{
+	sandbox.StatusTimedOut: "time_limit", sandbox.StatusOutOfMemory: "memory_limit", sandbox.StatusCanceled: "canceled",
+}
+
+// outcomes are the values of the label: see outcome.
+var outcomes = []string{
+	string(sandbox.StatusExited), string(sandbox.StatusSignaled), string(sandbox.StatusTimedOut),
+	string(sandbox.StatusOutOfMemory), string(sandbox.StatusCanceled),
+	"invalid", "busy", "unavailable", "internal",
+}
+
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.inFlight, m.duration, m.overhead, m.wait, m.output, m.truncations, m.oomKills, m.cpu, m.memory}
+	return []prometheus.Collector{m.calls, m.inFlight, m.duration, m.overhead, m.wait, m.output, m.truncations, m.oomKills, m.kills, m.cpu, m.memory}
 }
 
 // enter counts a call as queued, and as running once req.Started says so. The
@@ -147,6 +171,9 @@ func (m *metrics) count(req sandbox.Request, outcome string, result *sandbox.Res
 	m.overhead.WithLabelValues(lang).Observe((total - result.Queued - result.Duration).Seconds())
 	m.cpu.Add(max(result.CPUTime, 0).Seconds())
 	m.memory.Observe(float64(result.PeakMemory))
+	if reason, killed := killReasons[result.Status]; killed {
+		m.kills.WithLabelValues(reason).Inc()
+	}
 	if result.OOMKilled {
 		m.oomKills.Inc()
 	}

@@ -174,7 +174,7 @@ func TestOutcomes(t *testing.T) {
 			t.Errorf("canceled_because is %v", event["canceled_because"])
 		}
 		want := `code_execution_sandbox_calls_total{language="python",outcome="` + test.want + `"} 1`
-		if got := samples(t, reg, "code_execution_sandbox_calls_total"); got != want {
+		if got := counted(t, reg, "code_execution_sandbox_calls_total"); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
@@ -200,6 +200,10 @@ func TestMetrics(t *testing.T) {
 		"output_truncations_total": `
 			code_execution_sandbox_output_truncations_total{stream="stderr"} 0
 			code_execution_sandbox_output_truncations_total{stream="stdout"} 2`,
+		"kills_total": `
+			code_execution_sandbox_kills_total{reason="canceled"} 0
+			code_execution_sandbox_kills_total{reason="memory_limit"} 0
+			code_execution_sandbox_kills_total{reason="time_limit"} 0`,
 		"oom_kills_total": `
 			code_execution_sandbox_oom_kills_total 2`,
 		"cpu_seconds_total": `
@@ -208,7 +212,11 @@ func TestMetrics(t *testing.T) {
 			code_execution_sandbox_calls_in_flight{state="queued"} 0
 			code_execution_sandbox_calls_in_flight{state="running"} 0`,
 	} {
-		if got := samples(t, reg, "code_execution_sandbox_"+name); got != strings.ReplaceAll(strings.TrimSpace(want), "\t", "") {
+		list := samples
+		if name == "calls_total" {
+			list = counted
+		}
+		if got := list(t, reg, "code_execution_sandbox_"+name); got != strings.ReplaceAll(strings.TrimSpace(want), "\t", "") {
 			t.Errorf("got %s\nwant %s", got, want)
 		}
 	}
@@ -220,8 +228,35 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v, %v", problems, err)
 	}
 	for _, f := range families {
-		if f.GetName() == "code_execution_sandbox_call_overhead_seconds" && f.GetMetric()[0].GetHistogram().GetSampleCount() != 2 {
-			t.Errorf("%v has not 2 samples", f)
+		if f.GetName() == "code_execution_sandbox_call_overhead_seconds" && f.GetMetric()[1].GetHistogram().GetSampleCount() != 2 {
+			t.Errorf("%v has not 2 samples for python", f)
+		}
+	}
+}
+
+// counted writes what is not zero; every series exists from the start.
+func counted(t *testing.T, reg prometheus.Gatherer, name string) string {
+	t.Helper()
+	return strings.Join(slices.DeleteFunc(strings.Split(samples(t, reg, name), "\n"), func(line string) bool {
+		return strings.HasSuffix(line, " 0")
+	}), "\n")
+}
+
+// Each end that is not a program's own doing is counted as a kill.
+func TestKills(t *testing.T) {
+	for status, want := range map[sandbox.Status]string{
+		sandbox.StatusExited: "", sandbox.StatusSignaled: "",
+		sandbox.StatusTimedOut: "time_limit", sandbox.StatusOutOfMemory: "memory_limit", sandbox.StatusCanceled: "canceled",
+	} {
+		e, _, reg := observed(returning(&sandbox.Result{Status: status}, nil), slog.LevelInfo)
+		if _, err := e.Execute(t.Context(), request()); err != nil {
+			t.Fatal(err)
+		}
+		if want != "" {
+			want = `code_execution_sandbox_kills_total{reason="` + want + `"} 1`
+		}
+		if got := counted(t, reg, "code_execution_sandbox_kills_total"); got != want {
+			t.Errorf("%s: got %q, want %q", status, got, want)
 		}
 	}
 }

@@ -69,11 +69,8 @@ type box struct {
 	group cgroup.Group
 	meter *cgroup.Meter // nil until the launcher waits
 
-	dir                   string // holds the FIFOs, nobody else's
-	stdin, stdout, stderr *os.File
-	// unread is a reading end of stdin. Nothing is read from it: it tells what
-	// nobody has read.
-	unread *os.File
+	dir string // holds the FIFOs, nobody else's
+	streams
 
 	// launcher and shim are process ids; zero where the runtime's process is
 	// not the launcher or cannot be seen.
@@ -142,7 +139,7 @@ func (b *box) build(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: encode runtime options: %w", sandbox.ErrInternal, err)
 	}
-	if err := b.openStreams(); err != nil {
+	if b.streams, err = openFIFOs(b.dir); err != nil {
 		return err
 	}
 	if err := b.r.bound(); err != nil {
@@ -165,9 +162,9 @@ func (b *box) build(ctx context.Context) error {
 	task, err := b.r.tasks.Create(ctx, &tasks.CreateTaskRequest{
 		ContainerID: b.id,
 		Rootfs:      b.rootfs.mounts,
-		Stdin:       b.stdin.Name(),
-		Stdout:      b.stdout.Name(),
-		Stderr:      b.stderr.Name(),
+		Stdin:       fifo(b.dir, 0),
+		Stdout:      fifo(b.dir, 1),
+		Stderr:      fifo(b.dir, 2),
 	})
 	if err != nil {
 		return fmt.Errorf("create task: %w", errgrpc.ToNative(err))
@@ -180,15 +177,35 @@ func (b *box) build(ctx context.Context) error {
 	if _, err := b.r.tasks.Start(ctx, &tasks.StartRequest{ContainerID: b.id}); err != nil {
 		return fmt.Errorf("start task: %w", errgrpc.ToNative(err))
 	}
-	if err := b.awaitLauncher(ctx); err != nil {
-		return err
-	}
-	if b.meter, err = b.group.Meter(); err != nil {
-		return err
-	}
 	if p, ok := readProcess(int(task.Pid)); ok {
 		b.launcher, b.shim = int(task.Pid), p.parent
 	}
+	if !b.r.opts.Relay {
+		if err := b.await(ctx, pipesByte); err != nil {
+			return err
+		}
+		if err := b.takePipes(); err != nil {
+			return err
+		}
+	}
+	if err := b.await(ctx, readyByte); err != nil {
+		return err
+	}
+	b.meter, err = b.group.Meter()
+	return err
+}
+
+// takePipes leaves the shim's FIFOs for the launcher's pipes.
+func (b *box) takePipes() error {
+	pipes, err := openPipes(b.launcher, func() bool {
+		p, ok := readProcess(b.launcher)
+		return ok && p.parent == b.shim && b.r.isShim(b.shim, b.id)
+	})
+	if err != nil {
+		return fmt.Errorf("take the program's streams: %w", err)
+	}
+	b.streams.close()
+	b.streams = pipes
 	return nil
 }
 
@@ -219,6 +236,7 @@ func (o *Options) params(id string, lang sandbox.Language, firstID uint32) oci.P
 		Arch:            oci.Arch(o.Arch),
 		AppArmorProfile: o.AppArmorProfile,
 		NoSwapLimit:     o.NoSwapLimit,
+		RelayedStreams:  o.Relay,
 	}
 	if firstID != 0 {
 		p.UserNamespace = &oci.IDRange{HostID: firstID, Size: uidsPerSandbox}
@@ -232,8 +250,8 @@ func Spec(o Options, lang sandbox.Language) (*specs.Spec, error) {
 	return oci.Spec(o.params("example", lang, o.UIDBase))
 }
 
-// runtimeOptions are those of the runc shim; others know them too. The pipes of
-// the program belong to its user, or it could not open /dev/stdout and
+// runtimeOptions are those of the runc shim; others know them too. Relayed pipes
+// belong to the program's user, or it could not open /dev/stdout and
 // /dev/stderr again: in a user namespace the runtime itself cannot give them
 // away.
 func (o *Options) runtimeOptions(spec *specs.Spec) *runcoptions.Options {
@@ -245,45 +263,15 @@ func (o *Options) runtimeOptions(spec *specs.Spec) *runcoptions.Options {
 	return out
 }
 
-// openStreams makes the FIFOs and opens our ends. None of the opens blocks: the
-// reading ends do not wait for the shim, and the writing end of stdin has our
-// own reading end to write to.
-func (b *box) openStreams() error {
-	if err := os.Mkdir(b.dir, 0o700); err != nil {
-		return fmt.Errorf("create stream directory: %w", err)
-	}
-	for _, s := range []struct {
-		name string
-		file **os.File
-		mode int
-	}{
-		{"stdin", &b.unread, os.O_RDONLY},
-		{"stdin", &b.stdin, os.O_WRONLY},
-		{"stdout", &b.stdout, os.O_RDONLY},
-		{"stderr", &b.stderr, os.O_RDONLY},
-	} {
-		path := filepath.Join(b.dir, s.name)
-		if err := unix.Mkfifo(path, 0o600); err != nil && s.file != &b.stdin {
-			return fmt.Errorf("create %s fifo: %w", s.name, err)
-		}
-		f, err := os.OpenFile(path, s.mode|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return fmt.Errorf("open %s fifo: %w", s.name, err)
-		}
-		*s.file = f
-	}
-	return nil
-}
-
-// awaitLauncher waits for the byte that says the launcher waits for a program.
-func (b *box) awaitLauncher(ctx context.Context) error {
+// await waits for the byte by which the launcher says how far it is.
+func (b *box) await(ctx context.Context, want byte) error {
 	stop := context.AfterFunc(ctx, func() { _ = b.stdout.SetReadDeadline(time.Unix(1, 0)) })
 	var got [1]byte
 	_, err := io.ReadFull(b.stdout, got[:])
 	switch {
 	case !stop(): // the deadline is in place, or about to be
 		return fmt.Errorf("await launcher: %w", context.Cause(ctx))
-	case err != nil || got[0] != readyByte:
+	case err != nil || got[0] != want:
 		// What it complained of stands in stderr, in an image that is not ours.
 		_ = b.stderr.SetReadDeadline(time.Now().Add(drainGrace))
 		why, _ := io.ReadAll(io.LimitReader(b.stderr, 256))
@@ -315,18 +303,29 @@ func (b *box) watch(ctx context.Context) {
 	}
 }
 
-// alive reports whether the sandbox can take a program, or be asked for its
-// end: the launcher and the shim between us and it are there and not stopped.
+// alive reports whether the sandbox can take a program, and be removed after it.
 func (b *box) alive() bool {
 	if b.ended() {
 		return false
 	}
+	return b.stands(true)
+}
+
+// stands reports whether the launcher, and the shim too if it is asked for, are
+// there and not stopped.
+func (b *box) stands(withShim bool) bool {
 	if b.launcher == 0 {
-		return true
+		return true // nobody can tell
 	}
 	launcher, ok := readProcess(b.launcher)
-	shim, shimOK := readProcess(b.shim)
-	return ok && shimOK && launcher.parent == b.shim && launcher.runs() && shim.runs()
+	if !ok || launcher.parent != b.shim || !launcher.runs() {
+		return false
+	}
+	if !withShim {
+		return true
+	}
+	shim, ok := readProcess(b.shim)
+	return ok && shim.runs()
 }
 
 // ended reports whether the end of the task has been told.
@@ -382,7 +381,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 		// A program that may have ended long ago, or that still waits for the
 		// end of its input, has not reached its limit.
 		since := ending.Load()
-		unclear = errors.Is(cause, errTimeLimit) && (!b.alive() || since != nil && time.Since(*since) > endGrace)
+		unclear = errors.Is(cause, errTimeLimit) && (!b.stands(b.r.opts.Relay) || since != nil && time.Since(*since) > endGrace)
 		if err := b.kill(context.WithoutCancel(ctx)); err != nil {
 			b.r.log.Error("kill failed", "sandbox", b.id, "error", err)
 		}
@@ -397,7 +396,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	used, usedErr := b.meter.Read()
 	unread, _ := unix.IoctlGetInt(int(b.unread.Fd()), unix.TIOCINQ) // FIONREAD; 0 where it fails
 	// Ends the readers and the writer whatever they wait for.
-	b.closeStreams()
+	b.streams.close()
 	cancel()
 	<-drained
 	writer.Wait()
@@ -451,8 +450,8 @@ func setEnd(res *sandbox.Result, report *syscall.WaitStatus, cause error) {
 
 // deliver writes the frame and the program's standard input, ends it, and
 // returns how many bytes it could write. It blocks while a program does not
-// read; closeStreams and the end of ctx end it. ending is set while the end of
-// file is on its way.
+// read; closing the streams and the end of ctx end it. ending is set while the
+// end of file is on its way.
 func (b *box) deliver(ctx context.Context, frame, stdin []byte, ending *atomic.Pointer[time.Time]) int {
 	// Errors say that the program does not read, which is its own affair.
 	written, err := b.stdin.Write(frame)
@@ -461,19 +460,27 @@ func (b *box) deliver(ctx context.Context, frame, stdin []byte, ending *atomic.P
 		written += n
 	}
 	_ = b.stdin.Close()
-	// The shim holds a writing end of its own, so our Close alone is no end of
-	// file. While containerd is away the program has to wait for it.
-	since := time.Now()
-	ending.Store(&since)
+	if b.r.opts.Relay {
+		since := time.Now()
+		ending.Store(&since)
+		if b.closeRelay(ctx) {
+			ending.Store(nil)
+		}
+	}
+	return written
+}
+
+// closeRelay makes the shim end the program's input: it holds a writing end of
+// its own. While containerd is away the program has to wait for it.
+func (b *box) closeRelay(ctx context.Context) (closed bool) {
 	for {
 		_, err := b.r.tasks.CloseIO(ctx, &tasks.CloseIORequest{ContainerID: b.id, Stdin: true})
 		if ctx.Err() == nil && !errdefs.IsUnavailable(errgrpc.ToNative(err)) {
-			ending.Store(nil)
-			return written
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return written
+			return false
 		case <-time.After(retryEvery):
 		}
 	}
@@ -532,14 +539,6 @@ func (b *box) killTask(ctx context.Context) error {
 	return fmt.Errorf("kill task: %w", err)
 }
 
-func (b *box) closeStreams() {
-	for _, f := range []*os.File{b.unread, b.stdin, b.stdout, b.stderr} {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
-}
-
 // dispose removes every trace of the sandbox, whatever state it is in. What is
 // not there is no error, so it can be tried again. It escalates: SIGKILL to
 // every process in the cgroup, then to the shim, whose leavings containerd
@@ -547,7 +546,7 @@ func (b *box) closeStreams() {
 //
 // Preconditions: ctx outlives the call that the sandbox worked for.
 func (b *box) dispose(ctx context.Context) error {
-	b.closeStreams()
+	b.streams.close()
 	if b.meter != nil {
 		b.meter.Close()
 	}

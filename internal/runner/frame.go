@@ -13,6 +13,7 @@ const (
 	frameMagic = "CES1"
 	nonceSize  = 16
 	reportSize = nonceSize + 4
+	pipesByte  = 'P'
 	readyByte  = 'R'
 )
 

@@ -9,10 +9,10 @@
 //     container), Start, exit, Delete. Each is a round trip; only what stands
 //     between the program's last act and the answer is on the caller's path,
 //     the rest happens before and after.
-//   - The shim copies between our FIFOs and the container's pipes. It closes
-//     its ends when the last process in the container has closed theirs.
-//     Whoever stops reading stalls the program; whoever deletes before the
-//     end of file loses output.
+//   - Where the shim relays the streams, it copies between our FIFOs and the
+//     container's pipes, and closes its ends when the last process in the
+//     container has closed theirs. Whoever deletes before the end of file
+//     loses output.
 //   - A cancelled context in the middle of a removal leaks the shim, so
 //     removals run on contexts of their own.
 package runner
@@ -57,6 +57,10 @@ type Options struct {
 	Snapshotter, ImageName string
 	// Runtime is the name of the shim, such as "io.containerd.runc.v2".
 	Runtime string
+	// Relay has the shim carry the programs' streams. It is always so with a
+	// Runtime whose processes are not the host's, which is every one but runc's
+	// shim.
+	Relay bool
 	// RuntimeBinary is the OCI runtime the shim calls; empty for its default.
 	RuntimeBinary string
 	// RunDir is an absolute path on a tmpfs that the shims can reach.
@@ -151,6 +155,7 @@ func New(opts Options) (*Runner, error) {
 	if opts.PrepareTimeout == 0 {
 		opts.PrepareTimeout = prepareTimeout
 	}
+	opts.Relay = opts.Relay || opts.Runtime != runcShim
 	opts.Address = strings.TrimPrefix(opts.Address, "unix://")
 	pooled := 0
 	for _, n := range opts.Pool {

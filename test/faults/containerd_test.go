@@ -15,8 +15,7 @@ import (
 )
 
 // A program outlives a containerd that ends and comes back, and its answer is
-// as if nothing had been; also the end of its input, which containerd has to
-// pass on.
+// as if nothing had been.
 func TestF1ContainerdRestartsDuringACall(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGKILL": syscall.SIGKILL} {
 		t.Run(name, func(t *testing.T) {
@@ -37,31 +36,52 @@ func TestF1ContainerdRestartsDuringACall(t *testing.T) {
 	}
 }
 
-// The end of a program's input is late when containerd is away, never lost.
-func TestF1EndOfInputWhileContainerdIsAway(t *testing.T) {
+// A call that has its sandbox needs no containerd: it is answered as ever, its
+// input ended, with containerd stopped from before its delivery on. Where the
+// shim relays the streams, containerd has to pass the end of the input on: it
+// then is late, never lost.
+func TestF1ContainerdIsAwayDuringACall(t *testing.T) {
 	t.Parallel()
-	opts, d := own(t, daemon.Options{})
-	opts.Pool = map[sandbox.Language]int{sandbox.Bash: 1}
-	r := maintained(t, opts)
-	eventually(t, 30*time.Second, "the pool fills", func() bool { return r.Load().Prepared[sandbox.Bash] == 1 })
-	// Stopped at the moment of delivery, then another one.
-	signal(t, syscall.SIGSTOP, d.PID())
-	call := make(chan answer, 1)
-	req := bash("cat; echo end", 30*time.Second)
-	req.Stdin = []byte("in\n")
-	go func() { call <- execute(t, r, req) }()
-	time.Sleep(time.Second)
-	signal(t, syscall.SIGKILL, d.PID())
-	(<-call).is(t, sandbox.StatusExited, "in\nend\n")
-	serves(t, r)
+	for name, relay := range map[string]bool{"direct": false, "relayed": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts, d := own(t, daemon.Options{})
+			opts.Relay = relay
+			opts.Pool = map[sandbox.Language]int{sandbox.Bash: 1}
+			r := maintained(t, opts)
+			full := func() bool { return r.Load().Prepared[sandbox.Bash] == 1 }
+			eventually(t, 30*time.Second, "the pool fills", full)
+			signal(t, syscall.SIGSTOP, d.PID())
+			call := make(chan answer, 1)
+			req := bash("cat; echo end", 30*time.Second)
+			req.Stdin = []byte("in\n")
+			go func() { call <- execute(t, r, req) }()
+			if relay {
+				time.Sleep(time.Second)
+				signal(t, syscall.SIGKILL, d.PID())
+			}
+			(<-call).is(t, sandbox.StatusExited, "in\nend\n")
+			if !relay {
+				signal(t, syscall.SIGKILL, d.PID())
+			}
+			serves(t, r)
 
-	// If it stays away, the limit passes because of us: that is no time-out.
-	eventually(t, 30*time.Second, "the pool fills", func() bool { return r.Load().Prepared[sandbox.Bash] == 1 })
-	pid := d.PID()
-	signal(t, syscall.SIGSTOP, pid)
-	within(t, 10*time.Second, func() { execute(t, r, bash("cat; echo end", 2*time.Second)).unavailable(t, "") })
-	signal(t, syscall.SIGCONT, pid)
-	serves(t, r)
+			eventually(t, 30*time.Second, "the pool fills", full)
+			pid := d.PID()
+			signal(t, syscall.SIGSTOP, pid)
+			within(t, 10*time.Second, func() {
+				a := execute(t, r, bash("cat; echo end", 2*time.Second))
+				if relay {
+					// The limit passes because of us: that is no time-out.
+					a.unavailable(t, "")
+				} else {
+					a.is(t, sandbox.StatusExited, "end\n")
+				}
+			})
+			signal(t, syscall.SIGCONT, pid)
+			serves(t, r)
+		})
+	}
 }
 
 // containerd dies at random moments of preparations: no shim is left that
@@ -113,7 +133,6 @@ func TestF6ContainerdIsStopped(t *testing.T) {
 	opts, d := own(t, daemon.Options{})
 	r := maintained(t, opts)
 	long := start(t, r, opts, bash("sleep 60", 5*time.Second))
-	time.Sleep(time.Second) // the end of its input has passed through containerd
 	pid := d.PID()
 	signal(t, syscall.SIGSTOP, pid)
 	within(t, 15*time.Second, func() {

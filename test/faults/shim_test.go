@@ -1,8 +1,10 @@
 package faults
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -47,15 +49,30 @@ func TestF6ShimIsStopped(t *testing.T) {
 	t.Run("during a call", func(t *testing.T) {
 		opts := harness.Options(t)
 		r := maintained(t, opts)
+		// Neither the end of a call nor its limit needs the shim.
+		calls := []<-chan answer{start(t, r, opts, bash("sleep 60", 5*time.Second)), start(t, r, opts, bash("sleep 3; echo ok", 10*time.Second))}
+		signal(t, syscall.SIGSTOP, shims(t, opts)...)
+		within(t, 15*time.Second, func() {
+			(<-calls[0]).is(t, sandbox.StatusTimedOut, "")
+			(<-calls[1]).is(t, sandbox.StatusExited, "ok\n")
+		})
+		serves(t, r)
+		clean(t, opts) // the shims, too
+	})
+	t.Run("during a call whose streams it relays", func(t *testing.T) {
+		opts := harness.Options(t)
+		opts.Relay = true
+		r := maintained(t, opts)
 		// It may have ended long ago or not: nobody can tell, so no status.
 		call := start(t, r, opts, bash("sleep 60", 3*time.Second))
 		signal(t, syscall.SIGSTOP, shims(t, opts)...)
 		within(t, 15*time.Second, func() { (<-call).unavailable(t, "") })
 		serves(t, r)
-		clean(t, opts) // the shim, too
+		clean(t, opts)
 	})
 	t.Run("for a moment", func(t *testing.T) {
 		opts := harness.Options(t)
+		opts.Relay = true
 		r := maintained(t, opts)
 		call := start(t, r, opts, bash("sleep 2; echo ok", 20*time.Second))
 		pids := shims(t, opts)
@@ -79,7 +96,7 @@ func TestF6ShimIsStopped(t *testing.T) {
 		r := maintained(t, opts)
 		call := start(t, r, opts, bash("sleep 60", 2*time.Second))
 		signal(t, syscall.SIGSTOP, shims(t, opts)...)
-		within(t, 15*time.Second, func() { (<-call).unavailable(t, "") })
+		within(t, 15*time.Second, func() { (<-call).is(t, sandbox.StatusTimedOut, "") })
 		signal(t, syscall.SIGKILL, d.PID())
 		serves(t, r)
 		clean(t, opts)
@@ -111,12 +128,17 @@ func TestF22StreamHeldFromOutside(t *testing.T) {
 	opts := harness.Options(t)
 	r := maintained(t, opts)
 	call := start(t, r, opts, bash("echo ok; sleep 2", 20*time.Second))
-	for _, stream := range []string{"stdout", "stderr"} {
-		paths, err := filepath.Glob(filepath.Join(opts.RunDir, "*", "*", stream))
-		if err != nil || len(paths) != 1 {
-			t.Fatal(paths, err)
-		}
-		f, err := os.OpenFile(paths[0], os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	ids := sandboxes(t, opts)
+	if len(ids) != 1 {
+		t.Fatal(ids)
+	}
+	pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, ids[0])).Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stream := range []string{"1", "2"} {
+		// Not the launcher, which is the first.
+		f, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%s", slices.Max(pids), stream), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

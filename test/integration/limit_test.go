@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"code-execution-sandbox/internal/runner"
 	"code-execution-sandbox/internal/sandbox"
 	"code-execution-sandbox/test/harness"
 )
@@ -96,8 +97,9 @@ func TestOtherLimits(t *testing.T) {
 }
 
 // The cap is exact, and both ends of a long stream are kept.
-func TestOutputCap(t *testing.T) {
-	opts := harness.Options(t)
+func TestOutputCap(t *testing.T) { bothWays(t, testOutputCap) }
+
+func testOutputCap(t *testing.T, opts runner.Options) {
 	opts.Limits.MaxOutputBytes = 1 << 16
 	r := harness.Runner(t, opts)
 	const limit = 1 << 16

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"code-execution-sandbox/internal/runner"
 	"code-execution-sandbox/internal/sandbox"
 	"code-execution-sandbox/test/harness"
 )
@@ -33,9 +34,23 @@ func check(t *testing.T, res *sandbox.Result, want ended) {
 	}
 }
 
+// bothWays runs a test with a program's streams straight from the launcher, and
+// with the shim between.
+func bothWays(t *testing.T, test func(t *testing.T, opts runner.Options)) {
+	for name, relay := range map[string]bool{"direct": false, "relayed": true} {
+		t.Run(name, func(t *testing.T) {
+			opts := harness.Options(t)
+			opts.Relay = relay
+			test(t, opts)
+		})
+	}
+}
+
 // What a program prints and how it ends, word for word.
-func TestPrograms(t *testing.T) {
-	r := harness.Runner(t, harness.Options(t))
+func TestPrograms(t *testing.T) { bothWays(t, testPrograms) }
+
+func testPrograms(t *testing.T, opts runner.Options) {
+	r := harness.Runner(t, opts)
 	python, bash := sandbox.Python, sandbox.Bash
 	for _, c := range []struct {
 		name           string
@@ -149,8 +164,10 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 }
 
-func TestCodeArrivesUnchanged(t *testing.T) {
-	r := harness.Runner(t, harness.Options(t))
+func TestCodeArrivesUnchanged(t *testing.T) { bothWays(t, testCodeArrivesUnchanged) }
+
+func testCodeArrivesUnchanged(t *testing.T, opts runner.Options) {
+	r := harness.Runner(t, opts)
 	head, tail := "import hashlib\nprint(hashlib.sha256(open(__file__,'rb').read()).hexdigest())\n#", "é\n"
 	code := head + strings.Repeat("é", (64<<10-len(head)-len(tail))/2) + tail
 	res := harness.Run(t, r, harness.Python(code))
@@ -159,8 +176,10 @@ func TestCodeArrivesUnchanged(t *testing.T) {
 	}
 }
 
-func TestStdinArrivesUnchanged(t *testing.T) {
-	r := harness.Runner(t, harness.Options(t))
+func TestStdinArrivesUnchanged(t *testing.T) { bothWays(t, testStdinArrivesUnchanged) }
+
+func testStdinArrivesUnchanged(t *testing.T, opts runner.Options) {
+	r := harness.Runner(t, opts)
 	in := make([]byte, 1<<20)
 	_, _ = rand.Read(in)
 	req := harness.Bash(`cat`)
@@ -210,8 +229,10 @@ func TestReportCannotBeForged(t *testing.T) {
 
 // A program that makes the shared pipe non-blocking and fills it cannot keep
 // the launcher from reporting.
-func TestNonBlockingPipes(t *testing.T) {
-	r := harness.Runner(t, harness.Options(t))
+func TestNonBlockingPipes(t *testing.T) { bothWays(t, testNonBlockingPipes) }
+
+func testNonBlockingPipes(t *testing.T, opts runner.Options) {
+	r := harness.Runner(t, opts)
 	res := harness.Run(t, r, harness.Python(`
 import os
 os.set_blocking(2, False)

@@ -1,0 +1,115 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// runcShim is the shim whose processes are processes of the host.
+const runcShim = "io.containerd.runc.v2"
+
+// streams are our ends of the standard streams of a sandbox.
+//
+// The launcher makes the pipes, and we open their other ends by way of /proc:
+// nothing stands between us and the program, so its end of file is ours, and
+// neither the shim nor containerd has to be awake for a call. Where the launcher is
+// no process of the host (gVisor), the shim relays between FIFOs and the sandbox.
+type streams struct {
+	stdin, stdout, stderr *os.File
+	// unread is a reading end of stdin. Nothing is read from it: it tells what
+	// nobody has read.
+	unread *os.File
+}
+
+func (s *streams) close() {
+	for _, f := range []*os.File{s.unread, s.stdin, s.stdout, s.stderr} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// end is one of our ends: the file that it becomes, the descriptor in the
+// launcher, and how it is opened.
+type end struct {
+	file       **os.File
+	descriptor int
+	flag       int
+}
+
+// ends lists them. In this order, and without blocking, none waits for anybody:
+// the writing end of stdin has our own reading end to write to.
+func (s *streams) ends() []end {
+	return []end{
+		{&s.unread, 0, os.O_RDONLY},
+		{&s.stdin, 0, os.O_WRONLY},
+		{&s.stdout, 1, os.O_RDONLY},
+		{&s.stderr, 2, os.O_RDONLY},
+	}
+}
+
+// fifo returns the path of the FIFO behind a descriptor of the launcher.
+func fifo(dir string, descriptor int) string {
+	return filepath.Join(dir, [...]string{"stdin", "stdout", "stderr"}[descriptor])
+}
+
+// openFIFOs makes the FIFOs between us and the shim, in a directory of their own.
+func openFIFOs(dir string) (s streams, err error) {
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return s, fmt.Errorf("create stream directory: %w", err)
+	}
+	for _, e := range s.ends() {
+		path := fifo(dir, e.descriptor)
+		if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
+			return s, fmt.Errorf("create %s: %w", path, err)
+		}
+		f, err := os.OpenFile(path, e.flag|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return s, fmt.Errorf("open stream: %w", err)
+		}
+		*e.file = f
+	}
+	return s, nil
+}
+
+// openPipes opens the ends of the pipes that the launcher has made. genuine tells
+// whether its pid still is the launcher's, once it can no longer pass on to
+// another process without our noticing.
+func openPipes(launcher int, genuine func() bool) (s streams, err error) {
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	proc := filepath.Join("/proc", strconv.Itoa(launcher))
+	dir, err := unix.Open(proc, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return s, fmt.Errorf("open %s: %w (the server must see the host's processes)", proc, err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	if !genuine() {
+		return s, fmt.Errorf("%s is not the launcher (the server must see the host's processes)", proc)
+	}
+	for _, e := range s.ends() {
+		name := "fd/" + strconv.Itoa(e.descriptor)
+		fd, err := unix.Openat(dir, name, e.flag|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w (it takes CAP_SYS_PTRACE)", err)
+		}
+		if err != nil {
+			return s, fmt.Errorf("open %s/%s: %w", proc, name, err)
+		}
+		*e.file = os.NewFile(uintptr(fd), name)
+	}
+	return s, nil
+}
