@@ -51,6 +51,7 @@ func (r *Runner) Maintain(ctx context.Context) {
 			_ = r.setReady(nil, errAway)
 			cleaned = time.Time{}
 		} else {
+			r.counts.saw(r.daemonPID(ctx))
 			if time.Since(cleaned) >= janitorEvery {
 				r.retryLost(ctx)
 				r.sweepAndLog(ctx)
@@ -68,6 +69,7 @@ func (r *Runner) Maintain(ctx context.Context) {
 
 func (r *Runner) sweepAndLog(ctx context.Context) {
 	swept, err := r.Sweep(ctx)
+	r.counts.cleaned(swept)
 	if err != nil && ctx.Err() == nil {
 		r.log.Error("sweep incomplete", "error", err)
 	}

@@ -89,6 +89,20 @@ func (p *pool) sizes() map[sandbox.Language]int {
 	return out
 }
 
+// oldest tells the age of the oldest prepared sandbox, zero where there is none.
+func (p *pool) oldest() map[sandbox.Language]time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[sandbox.Language]time.Duration{}
+	for _, lang := range p.r.opts.languages() {
+		out[lang] = 0
+		if len(p.boxes[lang]) > 0 {
+			out[lang] = time.Since(p.boxes[lang][0].born)
+		}
+	}
+	return out
+}
+
 // short returns the language that lacks most, if any lacks.
 func (p *pool) short() (lang sandbox.Language, lacking int) {
 	sizes := p.sizes()

@@ -117,8 +117,9 @@ type Runner struct {
 	// rooms holds the numbers of the sandboxes that may still be made. A room
 	// is taken before a sandbox is prepared and comes back when it is gone,
 	// so it bounds all that exist and owns a range of user ids.
-	rooms chan int
-	ids   *ids // of each room; empty without user namespaces
+	rooms  chan int
+	ids    *ids // of each room; empty without user namespaces
+	counts counts
 	// busy counts calls, disposals and the pool's work.
 	busy sync.WaitGroup
 
@@ -262,7 +263,9 @@ func (r *Runner) serve(ctx context.Context, req *sandbox.Request) (*sandbox.Resu
 // made now.
 func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) {
 	fs := r.current()
-	if b := r.pool.take(ctx, lang, fs); b != nil {
+	b := r.pool.take(ctx, lang, fs)
+	r.counts.took(lang, b != nil)
+	if b != nil {
 		return b, nil
 	}
 	// What was ready when the call came need not be so after the queue.
