@@ -1,0 +1,186 @@
+#!/bin/bash
+# install.sh makes this service part of a host with systemd, changes it for
+# another version, and takes it away again. Everything it needs lies beside it,
+# but the binary. It runs as root.
+#
+#	systemd/install.sh install BINARY [ARCHIVE]   install, or change, and start
+#	systemd/install.sh uninstall                  remove every trace
+#
+# ARCHIVE is a runtime image made by docker save; without one, the image of this
+# name that Docker has is taken. A version that does not become healthy is taken
+# back, and what ran before runs again: the exit code is 1 then. WAIT is how many
+# seconds it has for that.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+name=code-execution-sandbox
+wait=${WAIT:-180}
+
+bin=/usr/bin/$name
+units=/usr/lib/systemd/system
+etc=/etc/$name
+state=/var/lib/$name
+run=/run/$name
+# What an installation replaces, and a failed one puts back.
+files=("$bin" "$units/$name.service" "$units/$name.socket" "$units/$name-boxes.service" "$etc/config.toml.dist")
+previous=$state/previous
+runtime=docker.io/library/$name-runtime
+
+say() { printf 'install: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+[ "$(id -u)" = 0 ] || die "needs root"
+[ -d /run/systemd/system ] || die "this host does not run systemd; make serve needs none"
+ctr() { command ctr -n "$name" "$@"; }
+
+# --- put in place -------------------------------------------------------------
+
+# place FILE TARGET MODE: in one step, so that a crash leaves the old or the new.
+place() {
+	install -D -m "$3" "$1" "$2.new"
+	mv -f "$2.new" "$2"
+}
+
+place_files() { # BINARY
+	place "$1" "$bin" 0755
+	for unit in "$name.service" "$name.socket" "$name-boxes.service"; do
+		place "$here/units/$unit" "$units/$unit" 0644
+	done
+	install -d -m 0755 "$etc" "$state"
+	place "$here/config.toml.dist" "$etc/config.toml.dist" 0644
+	# What an operator may have changed stays.
+	[ -e "$etc/config.toml" ] || place "$here/config.toml" "$etc/config.toml" 0644
+	if [ ! -e "$etc/token" ]; then
+		say "writing a new token to $etc/token"
+		(umask 077 && od -An -tx1 -N32 /dev/urandom | tr -d ' \n' >"$etc/token.new" && mv "$etc/token.new" "$etc/token")
+	fi
+	if [ -x "$here/apparmor.sh" ]; then "$here/apparmor.sh"; fi
+}
+
+import() { # ARCHIVE
+	"$bin" image import "$@" >&2
+}
+
+# --- is it well? --------------------------------------------------------------
+
+# listens prints the address at which systemd listens, as this host reaches it.
+listens() {
+	systemctl show -P Listen "$name.socket" | sed -n 's/ (Stream)$//; s/^\(\[::\]\|0\.0\.0\.0\):/127.0.0.1:/; 1p'
+}
+
+# healthy: does /healthz answer 200? bash can ask without curl.
+healthy() {
+	local address
+	address=$(listens)
+	# shellcheck disable=SC2016 # for the inner shell
+	timeout 10 bash -c 'exec 3<>"/dev/tcp/$1/$2" && printf "GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n" >&3 && head -n 1 <&3 | grep -q " 200 "' \
+		healthz "${address%:*}" "${address##*:}" 2>/dev/null
+}
+
+# restart: with what is in place now, until it is healthy.
+restart() {
+	systemctl daemon-reload
+	systemctl reset-failed "$name.service" "$name.socket" "$name-boxes.service" 2>/dev/null || true
+	systemctl -q enable "$name.socket" "$name.service"
+	systemctl start "$name.socket"
+	systemctl restart --no-block "$name.service"
+	for ((end = SECONDS + wait; SECONDS < end; )); do
+		sleep 1
+		systemctl -q is-failed "$name.service" && return 1
+		# A server that is on its way out is no answer.
+		[ "$(systemctl show -P Job "$name.service")" = 0 ] || [ "$(systemctl show -P Job "$name.service")" = "" ] || continue
+		systemctl -q is-active "$name.service" && healthy && return 0
+	done
+	return 1
+}
+
+# --- install, and back --------------------------------------------------------
+
+keep_previous() {
+	rm -rf "$previous"
+	[ -x "$bin" ] || return 0
+	install -d -m 0700 "$previous"
+	for file in "${files[@]}"; do
+		[ ! -e "$file" ] || install -D -p "$file" "$previous$file"
+	done
+	! ctr images ls -q 2>/dev/null | grep -qx "$runtime:latest" ||
+		ctr images tag --force "$runtime:latest" "$runtime:previous" >/dev/null
+}
+
+put_back() {
+	for file in "${files[@]}"; do
+		[ ! -e "$previous$file" ] || place "$previous$file" "$file" "$(stat -c %a "$previous$file")"
+	done
+	! ctr images ls -q 2>/dev/null | grep -qx "$runtime:previous" ||
+		ctr images tag --force "$runtime:previous" "$runtime:latest" >/dev/null
+}
+
+do_install() { # BINARY [ARCHIVE]
+	local binary=$1 version=unknown
+	shift
+	keep_previous
+	version=$(timeout 60 "$binary" version 2>/dev/null | head -n 1) || true
+	say "installing ${version:-a binary that does not tell its version}"
+	if place_files "$binary" && import "$@" && restart; then
+		say "healthy at $(listens)"
+		! ctr images ls -q | grep -qx "$runtime:previous" || ctr images rm "$runtime:previous" >/dev/null
+		return
+	fi
+	say "it does not become healthy:"
+	systemctl show -P StatusText "$name.service" >&2
+	journalctl -u "$name.service" -n 15 --no-pager -o cat >&2 || true
+	[ -d "$previous" ] || die "nothing ran here before, so it stays as it is; systemctl status $name"
+	say "putting back what ran before"
+	put_back
+	restart || die "what ran before does not become healthy either; systemctl status $name"
+	say "rolled back: $("$bin" version | head -n 1) serves again"
+	exit 1
+}
+
+# --- away ---------------------------------------------------------------------
+
+# empty_containerd removes our namespace with all that is in it.
+empty_containerd() {
+	command -v ctr >/dev/null && timeout 30 ctr version >/dev/null 2>&1 ||
+		die "containerd does not answer: start it, or what this service has in it stays"
+	command ctr namespaces ls -q | grep -qx "$name" || return 0
+	local snapshotter key keys id
+	for id in $(ctr tasks ls -q); do ctr tasks rm -f "$id" >/dev/null; done
+	for id in $(ctr containers ls -q); do ctr containers rm "$id"; done
+	for id in $(ctr images ls -q); do ctr images rm --sync "$id" >/dev/null; done
+	for id in $(ctr leases ls -q); do ctr leases rm "$id" >/dev/null; done
+	for snapshotter in overlayfs native; do
+		# Children before their parents: each round removes the leaves.
+		while keys=$(ctr snapshots --snapshotter "$snapshotter" ls 2>/dev/null | awk 'NR > 1 { print $1 }') && [ -n "$keys" ]; do
+			removed=
+			for key in $keys; do
+				if ctr snapshots --snapshotter "$snapshotter" rm "$key" 2>/dev/null; then removed=1; fi
+			done
+			[ -n "$removed" ] || die "snapshots of $name cannot be removed: $keys"
+		done
+	done
+	for id in $(ctr content ls -q); do ctr content rm "$id" >/dev/null 2>&1 || true; done
+	command ctr namespaces rm "$name" >/dev/null
+}
+
+do_uninstall() {
+	systemctl -q disable --now "$name.service" "$name.socket" 2>/dev/null || true
+	systemctl stop "$name.service" "$name.socket" "$name-boxes.service" 2>/dev/null || true
+	[ ! -x "$bin" ] || "$bin" sweep >/dev/null || true
+	empty_containerd
+	if docker=$(docker image ls -q "$name-runtime" 2>/dev/null) && [ -n "$docker" ]; then
+		# shellcheck disable=SC2086 # a list
+		docker image rm -f $docker >/dev/null
+	fi
+	[ ! -x "$here/apparmor.sh" ] || "$here/apparmor.sh" unload
+	rm -rf "${files[@]}" "$etc" "$state" "$run" "$units/$name.service.d" "/etc/systemd/system/$name.service.d" "/etc/systemd/system/$name.socket.d"
+	systemctl daemon-reload
+	systemctl reset-failed "$name.service" "$name.socket" "$name-boxes.service" 2>/dev/null || true
+	say "$name is gone"
+}
+
+case ${1-} in
+install) [ $# = 2 ] || [ $# = 3 ] || die "usage: install.sh install BINARY [ARCHIVE]"; shift; do_install "$@" ;;
+uninstall) do_uninstall ;;
+*) die "usage: systemd/install.sh install BINARY [ARCHIVE] | uninstall" ;;
+esac
