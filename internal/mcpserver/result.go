@@ -15,8 +15,8 @@ import (
 )
 
 // metaKey is the key in a result's _meta under which its status stands for
-// programs: an object with status, exit_code, timed_out, oom_killed, truncated
-// and duration_ms, or with error and request_id. Never output: some clients
+// programs: an object with status, exit_code, timed_out, oom_killed, truncated,
+// duration_ms and queued_ms, or with error and request_id. Never output: some clients
 // pass _meta on to the model.
 const metaKey = "code-execution-sandbox/result"
 
@@ -36,6 +36,7 @@ func (s *Server) success(ctx context.Context, r *sandbox.Result) *mcp.CallToolRe
 			"oom_killed":  r.OOMKilled,
 			"truncated":   stdout.cut || stderr.cut,
 			"duration_ms": r.Duration.Milliseconds(),
+			"queued_ms":   r.Queued.Milliseconds(),
 		}},
 	}
 	if s.opts.Structured {
@@ -148,6 +149,7 @@ type structured struct {
 	TimedOut    bool           `json:"timed_out"`
 	Truncated   bool           `json:"truncated"`
 	DurationMS  int64          `json:"duration_ms"`
+	QueuedMS    int64          `json:"queued_ms"`
 	Status      sandbox.Status `json:"status"`
 	Signal      int            `json:"signal"`
 	OOMKilled   bool           `json:"oom_killed"`
@@ -163,6 +165,7 @@ func newStructured(r *sandbox.Result) structured {
 		TimedOut:    r.Status == sandbox.StatusTimedOut,
 		Truncated:   r.Truncated(),
 		DurationMS:  r.Duration.Milliseconds(),
+		QueuedMS:    r.Queued.Milliseconds(),
 		Status:      r.Status,
 		Signal:      r.Signal,
 		OOMKilled:   r.OOMKilled,
@@ -189,9 +192,10 @@ var outputSchema = json.RawMessage(`{"type":"object","properties":{` +
 	`"timed_out":{"type":"boolean","description":"Whether the program was killed at its time limit."},` +
 	`"truncated":{"type":"boolean","description":"Whether the middle of stdout or stderr is missing."},` +
 	`"duration_ms":{"type":"integer"},` +
+	`"queued_ms":{"type":"integer","description":"How long the call waited for others to end, before duration_ms."},` +
 	`"status":{"type":"string","enum":["exited","signaled","timed_out","out_of_memory","canceled"]},` +
 	`"signal":{"type":"integer","description":"The number of the signal that ended the program, 0 if none did."},` +
 	`"oom_killed":{"type":"boolean","description":"Whether the memory limit killed a process."},` +
 	`"stdout_bytes":{"type":"integer","description":"Bytes printed in all, also those not kept."},` +
 	`"stderr_bytes":{"type":"integer"}},` +
-	`"required":["exit_code","stdout","stderr","timed_out","truncated","duration_ms","status","signal","oom_killed","stdout_bytes","stderr_bytes"]}`)
+	`"required":["exit_code","stdout","stderr","timed_out","truncated","duration_ms","queued_ms","status","signal","oom_killed","stdout_bytes","stderr_bytes"]}`)

@@ -27,7 +27,7 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer takes the metrics. Nil leaves them unregistered.
 	Registerer prometheus.Registerer
-	// Limits are logged at level debug beside each program.
+	// Limits are told of with each call.
 	Limits sandbox.Limits
 }
 
@@ -113,6 +113,12 @@ func (e *Executor) logEnd(ctx context.Context, req sandbox.Request, result *sand
 		slog.Int("code_bytes", len(req.Code)),
 		slog.Int("stdin_bytes", len(req.Stdin)),
 		slog.Int64("total_ms", total.Milliseconds()),
+		slog.Group("limits",
+			slog.Int64("memory_bytes", e.opts.Limits.Memory),
+			slog.Float64("cpus", e.opts.Limits.CPUs),
+			slog.Int64("pids", e.opts.Limits.PIDs),
+			slog.Int64("tmp_bytes", e.opts.Limits.Tmp),
+			slog.Int("kept_bytes", e.opts.Limits.MaxOutputBytes)),
 	}
 	if invalid := (*sandbox.InvalidError)(nil); errors.As(err, &invalid) {
 		// The words may repeat what the caller sent.
@@ -132,6 +138,8 @@ func (e *Executor) logEnd(ctx context.Context, req sandbox.Request, result *sand
 			slog.Int64("peak_memory_bytes", result.PeakMemory),
 			slog.Int64("stdout_bytes", result.StdoutBytes),
 			slog.Int64("stderr_bytes", result.StderrBytes),
+			slog.Int64("stdout_cut_bytes", result.StdoutBytes-int64(len(result.Stdout))),
+			slog.Int64("stderr_cut_bytes", result.StderrBytes-int64(len(result.Stderr))),
 			slog.Bool("truncated", result.Truncated()),
 		)
 	}
@@ -164,7 +172,6 @@ func (e *Executor) logProgram(ctx context.Context, req sandbox.Request) {
 		slog.String("id", req.ID),
 		slog.String("language", string(req.Language)),
 		slog.Duration("timeout", req.Timeout),
-		slog.Any("limits", e.opts.Limits),
 		slog.String("code", req.Code),
 		slog.String("stdin", string(req.Stdin)))
 }

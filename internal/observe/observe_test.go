@@ -40,7 +40,7 @@ func observed(next sandbox.Executor, level slog.Level) (*Executor, *bytes.Buffer
 	return New(next, Options{
 		Logger:     slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level})),
 		Registerer: reg,
-		Limits:     sandbox.Limits{MaxCodeBytes: 65536},
+		Limits:     sandbox.Limits{MaxOutputBytes: 13, Memory: 1 << 30, CPUs: 1.5, PIDs: 128, Tmp: 64 << 20},
 	}), &log, reg
 }
 
@@ -90,10 +90,21 @@ func TestAuditEvent(t *testing.T) {
 		"code_bytes":  11.0, "stdin_bytes": 12.0, "exit_code": 139.0, "signal": 11.0, "oom_killed": true, "timeout_ms": 10_000.0,
 		"queued_ms": 20.0, "duration_ms": 1500.0, "cpu_ms": 700.0, "peak_memory_bytes": float64(12 << 20),
 		"stdout_bytes": 5000.0, "stderr_bytes": 13.0, "truncated": true,
+		"stdout_cut_bytes": 4987.0, "stderr_cut_bytes": 0.0,
 	} {
 		if event[key] != want {
 			t.Errorf("%s is %v, want %v", key, event[key], want)
 		}
+	}
+	if at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(event["time"])); err != nil || time.Since(at) > time.Minute {
+		t.Errorf("the time is %v: %v", event["time"], err)
+	}
+	if total, ok := event["total_ms"].(float64); !ok || total < 0 {
+		t.Errorf("total_ms is %v", event["total_ms"])
+	}
+	want := map[string]any{"memory_bytes": float64(1 << 30), "cpus": 1.5, "pids": 128.0, "tmp_bytes": float64(64 << 20), "kept_bytes": 13.0}
+	if limits, _ := event["limits"].(map[string]any); !maps.Equal(limits, want) {
+		t.Errorf("the limits are %v, want %v", limits, want)
 	}
 	caller, _ := event["caller"].(map[string]any)
 	if keys := slices.Sorted(maps.Keys(caller)); !slices.Equal(keys, []string{"address", "agent", "principal", "protocol"}) {
@@ -126,9 +137,6 @@ func TestDebugEvents(t *testing.T) {
 				t.Errorf("event %d: %s is %v, want %v", i, key, all[i][key], value)
 			}
 		}
-	}
-	if limits, _ := all[0]["limits"].(map[string]any); limits["MaxCodeBytes"] != 65536.0 {
-		t.Errorf("limits are %v", all[0]["limits"])
 	}
 }
 

@@ -241,11 +241,12 @@ func checkMeta(t *testing.T, a *answer) {
 		OOMKilled  *bool `json:"oom_killed"`
 		Truncated  *bool
 		DurationMS *int64 `json:"duration_ms"`
+		QueuedMS   *int64 `json:"queued_ms"`
 	}
 	if err := json.Unmarshal(raw, &status); err != nil {
 		t.Fatalf("_meta %s: %v", raw, err)
 	}
-	if status.Status == "" || status.ExitCode == nil || status.TimedOut == nil || status.OOMKilled == nil || status.Truncated == nil || status.DurationMS == nil || len(raw) >= 300 {
+	if status.Status == "" || status.ExitCode == nil || status.TimedOut == nil || status.OOMKilled == nil || status.Truncated == nil || status.DurationMS == nil || status.QueuedMS == nil || len(raw) >= 300 {
 		t.Errorf("_meta is %s", raw)
 	}
 	if text := a.text(); *status.TimedOut != strings.HasPrefix(text, "timed_out: ") || *status.OOMKilled != strings.Contains(text, "memory limit") ||
