@@ -1,15 +1,15 @@
 #!/bin/bash
 # install.sh makes this service part of a host with systemd, changes it for
-# another version, and takes it away again. Everything it needs lies beside it,
-# but the binary. It runs as root.
+# another version, and takes it away again. It runs as root.
 #
 #	systemd/install.sh install BINARY [ARCHIVE]   install, or change, and start
 #	systemd/install.sh uninstall                  remove every trace
+#	systemd/install.sh prepare | withdraw         the parts that a package needs
 #
 # ARCHIVE is a runtime image made by docker save; without one, the image of this
-# name that Docker has is taken. A version that does not become healthy is taken
-# back, and what ran before runs again: the exit code is 1 then. WAIT is how many
-# seconds it has for that.
+# name that Docker has is taken; "keep" leaves the one that is there. A version
+# that does not become healthy is taken back, and what ran before runs again: the
+# exit code is 1 then. WAIT is how many seconds it has for that (180).
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,6 +19,7 @@ wait=${WAIT:-180}
 bin=/usr/bin/$name
 units=/usr/lib/systemd/system
 etc=/etc/$name
+share=/usr/share/$name
 state=/var/lib/$name
 run=/run/$name
 # What an installation replaces, and a failed one puts back.
@@ -47,9 +48,21 @@ place_files() { # BINARY
 		place "$here/units/$unit" "$units/$unit" 0644
 	done
 	install -d -m 0755 "$etc" "$state"
-	place "$here/config.toml.dist" "$etc/config.toml.dist" 0644
+	# This script and what it needs, to take the service away again.
+	if [ "$here" != "$share/systemd" ]; then
+		rm -rf "$share"
+		install -d "$share/config"
+		cp -r "$here" "$share/systemd"
+		cp "$here/../config/config.toml.dist" "$share/config"
+	fi
+	place "$here/../config/config.toml.dist" "$etc/config.toml.dist" 0644
 	# What an operator may have changed stays.
 	[ -e "$etc/config.toml" ] || place "$here/config.toml" "$etc/config.toml" 0644
+	prepare
+}
+
+# prepare makes what no package can hold.
+prepare() {
 	if [ ! -e "$etc/token" ]; then
 		say "writing a new token to $etc/token"
 		(umask 077 && od -An -tx1 -N32 /dev/urandom | tr -d ' \n' >"$etc/token.new" && mv "$etc/token.new" "$etc/token")
@@ -57,8 +70,8 @@ place_files() { # BINARY
 	if [ -x "$here/apparmor.sh" ]; then "$here/apparmor.sh"; fi
 }
 
-import() { # ARCHIVE
-	"$bin" image import "$@" >&2
+import() { # [ARCHIVE]
+	[ "${1-}" = keep ] || "$bin" image import "$@" >&2
 }
 
 # --- is it well? --------------------------------------------------------------
@@ -103,16 +116,25 @@ keep_previous() {
 	for file in "${files[@]}"; do
 		[ ! -e "$file" ] || install -D -p "$file" "$previous$file"
 	done
-	! ctr images ls -q 2>/dev/null | grep -qx "$runtime:latest" ||
-		ctr images tag --force "$runtime:latest" "$runtime:previous" >/dev/null
+	for tag in $(image_tags); do
+		ctr images tag --force "$runtime:$tag" "$runtime:previous-$tag" >/dev/null
+	done
+}
+
+# image_tags [PREFIX]: those of our images that begin so; without, the images
+# that are not kept from before.
+image_tags() {
+	ctr images ls -q 2>/dev/null | sed -n "s|^$runtime:||p" |
+		if [ -n "${1-}" ]; then sed -n "s/^$1//p"; else sed '/^previous-/d'; fi
 }
 
 put_back() {
 	for file in "${files[@]}"; do
 		[ ! -e "$previous$file" ] || place "$previous$file" "$file" "$(stat -c %a "$previous$file")"
 	done
-	! ctr images ls -q 2>/dev/null | grep -qx "$runtime:previous" ||
-		ctr images tag --force "$runtime:previous" "$runtime:latest" >/dev/null
+	for tag in $(image_tags previous-); do
+		ctr images tag --force "$runtime:previous-$tag" "$runtime:$tag" >/dev/null
+	done
 }
 
 do_install() { # BINARY [ARCHIVE]
@@ -123,7 +145,7 @@ do_install() { # BINARY [ARCHIVE]
 	say "installing ${version:-a binary that does not tell its version}"
 	if place_files "$binary" && import "$@" && restart; then
 		say "healthy at $(listens)"
-		! ctr images ls -q | grep -qx "$runtime:previous" || ctr images rm "$runtime:previous" >/dev/null
+		for tag in $(image_tags previous-); do ctr images rm "$runtime:previous-$tag" >/dev/null; done
 		return
 	fi
 	say "it does not become healthy:"
@@ -144,26 +166,28 @@ empty_containerd() {
 	command -v ctr >/dev/null && timeout 30 ctr version >/dev/null 2>&1 ||
 		die "containerd does not answer: start it, or what this service has in it stays"
 	command ctr namespaces ls -q | grep -qx "$name" || return 0
-	local snapshotter key keys id
+	local snapshotter key keys id _
 	for id in $(ctr tasks ls -q); do ctr tasks rm -f "$id" >/dev/null; done
 	for id in $(ctr containers ls -q); do ctr containers rm "$id"; done
 	for id in $(ctr images ls -q); do ctr images rm --sync "$id" >/dev/null; done
 	for id in $(ctr leases ls -q); do ctr leases rm "$id" >/dev/null; done
+	# Children before their parents: each round removes the leaves. containerd
+	# cleans up at the same time, so what fails may be gone a moment later.
 	for snapshotter in overlayfs native; do
-		# Children before their parents: each round removes the leaves.
-		while keys=$(ctr snapshots --snapshotter "$snapshotter" ls 2>/dev/null | awk 'NR > 1 { print $1 }') && [ -n "$keys" ]; do
-			removed=
-			for key in $keys; do
-				if ctr snapshots --snapshotter "$snapshotter" rm "$key" 2>/dev/null; then removed=1; fi
-			done
-			[ -n "$removed" ] || die "snapshots of $name cannot be removed: $keys"
+		for _ in $(seq 30); do
+			keys=$(ctr snapshots --snapshotter "$snapshotter" ls 2>/dev/null | awk 'NR > 1 { print $1 }')
+			[ -n "$keys" ] || break
+			for key in $keys; do ctr snapshots --snapshotter "$snapshotter" rm "$key" 2>/dev/null || true; done
+			sleep 1
 		done
+		[ -z "$keys" ] || die "snapshots of $name cannot be removed: $keys"
 	done
 	for id in $(ctr content ls -q); do ctr content rm "$id" >/dev/null 2>&1 || true; done
 	command ctr namespaces rm "$name" >/dev/null
 }
 
-do_uninstall() {
+# withdraw takes the service out of the host; its files stay.
+withdraw() {
 	systemctl -q disable --now "$name.service" "$name.socket" 2>/dev/null || true
 	systemctl stop "$name.service" "$name.socket" "$name-boxes.service" 2>/dev/null || true
 	[ ! -x "$bin" ] || "$bin" sweep >/dev/null || true
@@ -173,7 +197,12 @@ do_uninstall() {
 		docker image rm -f $docker >/dev/null
 	fi
 	[ ! -x "$here/apparmor.sh" ] || "$here/apparmor.sh" unload
-	rm -rf "${files[@]}" "$etc" "$state" "$run" "$units/$name.service.d" "/etc/systemd/system/$name.service.d" "/etc/systemd/system/$name.socket.d"
+	rm -rf "$run"
+}
+
+do_uninstall() {
+	withdraw
+	rm -rf "${files[@]}" "$etc" "$state" "$share" "$units/$name.service.d" "/etc/systemd/system/$name.service.d" "/etc/systemd/system/$name.socket.d"
 	systemctl daemon-reload
 	systemctl reset-failed "$name.service" "$name.socket" "$name-boxes.service" 2>/dev/null || true
 	say "$name is gone"
@@ -182,5 +211,7 @@ do_uninstall() {
 case ${1-} in
 install) [ $# = 2 ] || [ $# = 3 ] || die "usage: install.sh install BINARY [ARCHIVE]"; shift; do_install "$@" ;;
 uninstall) do_uninstall ;;
+prepare) prepare ;;
+withdraw) withdraw ;;
 *) die "usage: systemd/install.sh install BINARY [ARCHIVE] | uninstall" ;;
 esac
