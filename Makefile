@@ -31,6 +31,7 @@ FLAGS   := $(if $(CONFIG),--config $(CONFIG))
 SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
 
 GOLANGCI_VERSION := v2.15.0
+NFPM_VERSION := v2.47.0
 CONTAINERD2_VERSION := v2.3.7
 CONTAINERD2 := bin/tools/containerd-$(CONTAINERD2_VERSION)
 GOLANGCI := bin/tools/golangci-lint-$(GOLANGCI_VERSION)
@@ -65,11 +66,15 @@ build: go ## Build bin/code-execution-sandbox, one static binary
 
 .PHONY: build-all
 build-all: go ## Build for linux/amd64 and linux/arm64
-	@for arch in amd64 arm64; do \
-		echo "build-all: $(BIN)-linux-$$arch $(VERSION)"; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)-linux-$$arch $(PKG); \
-		$(call assert_static,$(BIN)-linux-$$arch); \
-	done
+	@$(MAKE) --no-print-directory build-linux ARCH=amd64
+	@$(MAKE) --no-print-directory build-linux ARCH=arm64
+
+# ARCH is the architecture of another host.
+.PHONY: build-linux
+build-linux: go
+	@echo "build: $(BIN)-linux-$(ARCH) $(VERSION)"
+	@CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)-linux-$(ARCH) $(PKG)
+	@$(call assert_static,$(BIN)-linux-$(ARCH))
 
 # No program interpreter in the ELF header: nothing of the host is linked in.
 assert_static = if LC_ALL=C ldd $(1) 2>&1 | grep -q '=>'; then echo "build: $(1) is not static" >&2; exit 1; fi
@@ -110,6 +115,30 @@ serve: apparmor ## Serve with the binary and the image that are there
 .PHONY: check
 check: build ## Say whether this host is fit, and what to do where it is not
 	@$(SUDO) $(BIN) check $(FLAGS)
+
+## Keep it
+
+.PHONY: install
+install: build docker-build ## Install and start it as a systemd service on this host
+	@$(SUDO) env WAIT=$(or $(WAIT),180) systemd/install.sh install $(BIN)
+
+.PHONY: uninstall
+uninstall: ## Remove the service, its image and every trace of it from this host
+	@$(SUDO) systemd/install.sh uninstall
+
+.PHONY: deploy
+deploy: ## The same on another host: HOST=user@host (IMAGE_FROM=build|keep|archive.tar); a version that fails is taken back
+	@[ -n "$(HOST)" ] || { echo "deploy: say where: make deploy HOST=user@host" >&2; exit 1; }
+	@systemd/deploy.sh "$(HOST)"
+
+# ARCH=arm64 makes it for such a host. A version begins with a digit there.
+.PHONY: package
+package: ARCH ?= $(shell go env GOARCH)
+package: go ## Make a Debian package in bin
+	@$(MAKE) --no-print-directory build-linux ARCH=$(ARCH)
+	@version='$(VERSION)'; version=$${version#v}; case $$version in [0-9]*.*) ;; *) version=0~$$version ;; esac; \
+	ARCH=$(ARCH) VERSION=$$version BINARY=$(BIN)-linux-$(ARCH) \
+		go run github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION) package --config systemd/nfpm.yaml --packager deb --target bin/
 
 ## Work on it
 
@@ -176,6 +205,13 @@ test-faults: test-setup ## Whatever dies, stalls or floods
 test-mcp: test-setup ## Real MCP clients and the conformance suite (CES_LONG=1: long calls too)
 	@$(GOTEST) -v ./test/conformance
 
+.PHONY: test-host
+test-host: export CES_HOST ?= 1
+test-host: test-setup ## A virtual machine from power-on to power-off: install, calls, faults, upgrades, uninstall; log in bin/host
+	@$(MAKE) --no-print-directory build-linux ARCH=amd64
+	@test/host/vm.sh build
+	@go test -count=1 -timeout 90m -v $(TESTFLAGS) ./test/host
+
 .PHONY: soak
 soak: export SOAK_CALLS ?= 10000
 soak: test-setup ## SOAK_CALLS (10000) mixed calls from 4 clients
@@ -196,7 +232,7 @@ fuzz: go ## Every fuzz test for FUZZTIME (30s)
 	done
 
 GODIRS  := $(wildcard cmd config image internal oci systemd test)
-SHFILES := $(wildcard image/*.sh systemd/*.sh) .ci/run
+SHFILES := $(wildcard image/*.sh systemd/*.sh systemd/package/* test/host/*.sh) .ci/run
 
 .PHONY: lint
 lint: go tools ## gofmt, go vet, golangci-lint, shellcheck
