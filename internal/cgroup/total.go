@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -49,6 +50,62 @@ func (g Group) Bounded(t Total) bool {
 	}
 	havePIDs, err := readNumber(g.file("pids", pids), "")
 	return err == nil && havePIDs == t.PIDs
+}
+
+// Limits are those of one group that are in force.
+type Limits struct {
+	// Memory is in bytes, PIDs counts processes and threads; both are the
+	// largest number where there is no limit.
+	Memory, PIDs int64
+	// CPUs is processor time per time, 0 where there is no limit.
+	CPUs float64
+	// NoSwap is set where nothing of the group's memory can be swapped out.
+	NoSwap bool
+}
+
+// Limits asks the kernel.
+func (g Group) Limits() (Limits, error) {
+	var l Limits
+	var errs []error
+	number := func(controller, name string) int64 {
+		raw, err := os.ReadFile(g.file(controller, name))
+		if err != nil {
+			errs = append(errs, err)
+			return 0
+		}
+		text := strings.TrimSpace(string(raw))
+		if text == "max" {
+			return math.MaxInt64
+		}
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return n
+	}
+	l.PIDs = number("pids", "pids.max")
+	if g.host.Version == V1 {
+		l.Memory = number("memory", "memory.limit_in_bytes")
+		l.NoSwap = g.LimitsSwap() && number("memory", "memory.memsw.limit_in_bytes") == l.Memory
+		if quota := number("cpu", "cpu.cfs_quota_us"); quota > 0 {
+			l.CPUs = float64(quota) / float64(max(1, number("cpu", "cpu.cfs_period_us")))
+		}
+	} else {
+		l.Memory = number("memory", "memory.max")
+		l.NoSwap = g.LimitsSwap() && number("memory", "memory.swap.max") == 0
+		raw, err := os.ReadFile(g.file("cpu", "cpu.max")) // "100000 100000", or "max 100000"
+		if err != nil {
+			errs = append(errs, err)
+		}
+		var quota, period float64
+		if n, _ := fmt.Sscan(string(raw), &quota, &period); n == 2 && period > 0 {
+			l.CPUs = quota / period
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Limits{}, fmt.Errorf("read cgroup limits: %w", err)
+	}
+	return l, nil
 }
 
 // LimitsSwap reports whether the kernel can keep the group, which exists, out of

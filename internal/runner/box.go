@@ -65,6 +65,7 @@ type box struct {
 	room     int
 	rootfs   *rootfs
 	born     time.Time
+	adjust   func(*oci.Params) // nil for none
 
 	group cgroup.Group
 	meter *cgroup.Meter // nil until the launcher waits
@@ -94,17 +95,18 @@ type box struct {
 var errDisposed = errors.New("sandbox disposed")
 
 // prepare makes a sandbox whose launcher waits for a program. room is the
-// caller's; dispose gives it back. On error everything made so far is
+// caller's; dispose gives it back. adjust, where there is one, makes it another
+// one than the options say. On error everything made so far is
 // disposed of.
 //
 // It takes no notice of the end of ctx: a Create that is cancelled half-way
 // goes on in containerd, and leaves a shim that nobody knows.
-func (r *Runner) prepare(ctx context.Context, lang sandbox.Language, fs *rootfs, room int) (*box, error) {
+func (r *Runner) prepare(ctx context.Context, lang sandbox.Language, fs *rootfs, room int, adjust func(*oci.Params)) (*box, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.opts.PrepareTimeout, errors.New("preparing a sandbox took too long"))
 	defer cancel()
 	start := time.Now()
 	b := r.box(r.instance.id + "-" + randomHex(16))
-	b.language, b.room, b.rootfs, b.born = lang, room, fs, start
+	b.language, b.room, b.rootfs, b.born, b.adjust = lang, room, fs, start, adjust
 	r.mu.Lock()
 	r.boxes[b.id] = b // before anything of it exists, or a sweep could take it for a stray
 	r.mu.Unlock()
@@ -127,7 +129,11 @@ func (r *Runner) box(id string) *box {
 }
 
 func (b *box) build(ctx context.Context) error {
-	spec, err := oci.Spec(b.r.opts.params(b.id, b.language, b.r.firstID(b.room)))
+	params := b.r.opts.params(b.id, b.language, b.r.firstID(b.room))
+	if b.adjust != nil {
+		b.adjust(&params)
+	}
+	spec, err := oci.Spec(params)
 	if err != nil {
 		return fmt.Errorf("%w: build spec: %w", sandbox.ErrInternal, err)
 	}

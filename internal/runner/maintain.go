@@ -2,12 +2,9 @@ package runner
 
 import (
 	"context"
-	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -214,56 +211,4 @@ func (r *Runner) doubt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.doubted = true
-}
-
-//go:embed selftest.py
-var selfTestProgram string
-
-// selfTest proves from inside a sandbox on fs that its protections hold.
-func (r *Runner) selfTest(ctx context.Context, fs *rootfs) error {
-	failed := func(err error) error {
-		return &sandbox.NotReadyError{Check: "selftest", Reason: "a sandbox could not be started: " + err.Error()}
-	}
-	code, err := SelfTestCode(r.opts)
-	if err != nil {
-		return failed(err)
-	}
-	roomCtx, cancel := context.WithTimeoutCause(ctx, r.opts.PrepareTimeout, errNoRoom)
-	defer cancel()
-	room, err := r.room(roomCtx)
-	if err != nil {
-		return err
-	}
-	b, err := r.obtain(ctx, sandbox.Python, fs, room)
-	if err != nil {
-		return failed(err)
-	}
-	defer r.disposeLater(ctx, b)
-	res, err := b.run(ctx, &sandbox.Request{Language: sandbox.Python, Code: code, Timeout: r.opts.Limits.MaxTimeout})
-	if err != nil {
-		return failed(err)
-	}
-	if res.Status != sandbox.StatusExited || res.ExitCode != 0 || res.StderrBytes > 0 {
-		return failed(fmt.Errorf("%s with exit code %d: %s", res.Status, res.ExitCode, res.Stderr))
-	}
-	if unmet := strings.TrimSpace(string(res.Stdout)); unmet != "" {
-		return &sandbox.NotReadyError{Check: "selftest", Reason: "does not hold: " + strings.ReplaceAll(unmet, "\n", "; ")}
-	}
-	return nil
-}
-
-// SelfTestCode is the program of the self-test, with what it must know of the
-// options. It prints nothing where every protection holds.
-func SelfTestCode(o Options) (string, error) {
-	spec, err := Spec(o, sandbox.Python)
-	if err != nil {
-		return "", err
-	}
-	// A list of strings is the same in JSON and in Python.
-	environment, err := json.Marshal(spec.Process.Env)
-	if err != nil {
-		return "", fmt.Errorf("encode environment: %w", err)
-	}
-	userns := map[bool]string{true: "True", false: "False"}[o.UIDBase != 0]
-	return fmt.Sprintf("USERNS, ENVIRONMENT = %s, %s\n%s", userns, environment, selfTestProgram), nil
 }

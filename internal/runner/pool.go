@@ -166,7 +166,7 @@ func (p *pool) add(ctx context.Context, lang sandbox.Language) error {
 	default:
 		return errNoRoom
 	}
-	b, err := p.r.obtain(ctx, lang, p.r.current(), room)
+	b, err := p.r.obtain(ctx, lang, p.r.current(), room, nil)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ import (
 	"code-execution-sandbox/internal/admit"
 	"code-execution-sandbox/internal/cgroup"
 	"code-execution-sandbox/internal/sandbox"
+	"code-execution-sandbox/oci"
 )
 
 // Stages of a call, as told to Options.Stage.
@@ -284,7 +285,7 @@ func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) 
 	if err != nil {
 		return nil, err
 	}
-	return r.obtain(ctx, lang, fs, room)
+	return r.obtain(ctx, lang, fs, room, nil)
 }
 
 // room waits for a room, but not for one that is closed.
@@ -319,15 +320,15 @@ var (
 	errNoRoom = fmt.Errorf("no room for another sandbox now: %w", sandbox.ErrUnavailable)
 )
 
-// obtain prepares a sandbox for a caller who leaves when ctx ends.
-func (r *Runner) obtain(ctx context.Context, lang sandbox.Language, fs *rootfs, room int) (*box, error) {
+// obtain prepares a sandbox for a caller who leaves when ctx ends; see prepare.
+func (r *Runner) obtain(ctx context.Context, lang sandbox.Language, fs *rootfs, room int, adjust func(*oci.Params)) (*box, error) {
 	type made struct {
 		box *box
 		err error
 	}
 	ready := make(chan made)
 	r.busy.Go(func() {
-		b, err := r.prepare(ctx, lang, fs, room)
+		b, err := r.prepare(ctx, lang, fs, room, adjust)
 		select {
 		case ready <- made{b, err}:
 		case <-ctx.Done(): // the caller has left

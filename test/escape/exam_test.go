@@ -61,8 +61,10 @@ type host struct {
 	cgroup  int
 	lsm     string
 	pattern string // of core dumps
-	limits  sandbox.Limits
-	uidBase uint32
+	// interrupt: the processor has the interrupt of 32-bit system calls.
+	interrupt bool
+	limits    sandbox.Limits
+	uidBase   uint32
 }
 
 func look(t testing.TB, opts *runner.Options) *host {
@@ -76,6 +78,7 @@ func look(t testing.TB, opts *runner.Options) *host {
 	return &host{
 		arch: opts.Arch, cgroup: int(opts.Cgroups.Version), lsm: string(lsm),
 		pattern: strings.TrimSpace(string(pattern)), limits: opts.Limits, uidBase: opts.UIDBase,
+		interrupt: hasInterrupt(),
 	}
 }
 

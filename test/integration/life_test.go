@@ -49,13 +49,13 @@ func TestSelfTest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if res := harness.Run(t, r, harness.Python(code)); len(res.Stdout) > 0 || res.ExitCode != 0 {
+		if res := harness.Run(t, r, harness.Python(code)); string(res.Stdout) != runner.SelfTestProven+"\n" || res.ExitCode != 0 {
 			t.Errorf("with everything in place: %s%s", res.Stdout, res.Stderr)
 		}
 		opts = harness.Options(t)
 		opts.UIDBase = 0
 		r = harness.Runner(t, opts)
-		if res := harness.Run(t, r, harness.Python(code)); string(res.Stdout) != "user ids are not the host's\n" {
+		if res := harness.Run(t, r, harness.Python(code)); string(res.Stdout) != "user ids are not the host's\n"+runner.SelfTestProven+"\n" {
 			t.Errorf("without a user namespace: %q", res.Stdout)
 		}
 	})
