@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -40,8 +41,26 @@ func RemoveLeavings(address, namespace, id string) error {
 	}
 	var errs []error
 	for _, path := range Leavings(address, namespace, id) {
-		if err := os.RemoveAll(path); err != nil {
+		if err := RemoveFlat(path); err != nil {
 			errs = append(errs, fmt.Errorf("remove what a shim left: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveFlat removes a file, or a directory and the files in it. It does not go
+// deeper: what is mounted in a directory is not ours to delete. What is not
+// there is no error.
+func RemoveFlat(path string) error {
+	var errs []error
+	entries, _ := os.ReadDir(path) // none in a file
+	paths := make([]string, 0, len(entries)+1)
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(path, e.Name()))
+	}
+	for _, p := range append(paths, path) {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

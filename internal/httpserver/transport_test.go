@@ -351,7 +351,7 @@ func TestRow11NotFound(t *testing.T) {
 	s := start(t)
 	for _, path := range []string{
 		"/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server",
-		"/.well-known/openid-configuration", "/register", "/", "/sse", "/mcp/", "//mcp", "/mcp/../healthz",
+		"/.well-known/openid-configuration", "/register", "/", "/sse", "/debug/pprof/", "/debug/vars", "/mcp/", "//mcp", "/mcp/../healthz",
 	} {
 		for _, method := range []string{"GET", "POST"} {
 			wantError(t, s.do(method, path, "{}", "Authorization", ""), 404, "not_found")

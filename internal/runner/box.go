@@ -657,7 +657,7 @@ func (b *box) tryRemove(ctx context.Context) error {
 	if err := removeGroup(ctx, b.group); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(b.dir); err != nil {
+	if err := daemon.RemoveFlat(b.dir); err != nil {
 		return fmt.Errorf("remove stream directory: %w", err)
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+
+	"code-execution-sandbox/internal/daemon"
 )
 
 // Swept counts what a sweep removed.
@@ -219,14 +220,20 @@ func (s *sweep) directories(swept *Swept) error {
 		path := filepath.Join(s.r.opts.RunDir, id)
 		boxes, err := os.ReadDir(path)
 		there := err == nil
+		var failed []error
 		for _, b := range boxes {
 			// Its container is gone: a sandbox of which one is left keeps the
 			// instance unclean.
-			errs = append(errs, s.r.box(b.Name()).removeLeavings())
+			failed = append(failed, s.r.box(b.Name()).removeLeavings(), daemon.RemoveFlat(filepath.Join(path, b.Name())))
+		}
+		failed = append(failed, daemon.RemoveFlat(path))
+		if err := errors.Join(failed...); err != nil {
+			errs = append(errs, fmt.Errorf("remove instance directory: %w", err))
+			continue
 		}
 		// The lock last: it is what says that there is something to sweep.
-		if err := errors.Join(os.RemoveAll(path), removeFile(lockPath(path))); err != nil {
-			errs = append(errs, fmt.Errorf("remove instance directory: %w", err))
+		if err := daemon.RemoveFlat(lockPath(path)); err != nil {
+			errs = append(errs, fmt.Errorf("remove instance lock: %w", err))
 		} else if there {
 			swept.Directories++
 		}
@@ -234,18 +241,10 @@ func (s *sweep) directories(swept *Swept) error {
 	nameless, _ := filepath.Glob(filepath.Join(s.r.opts.RunDir, namelessLock)) // the pattern is well-formed
 	for _, lock := range nameless {
 		if info, err := os.Stat(lock); err == nil && time.Since(info.ModTime()) > lockGrace && !locked(lock) {
-			errs = append(errs, removeFile(lock))
+			errs = append(errs, daemon.RemoveFlat(lock))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// removeFile removes a file that may be gone already.
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // sweepViews removes our views of images that neither a container nor this

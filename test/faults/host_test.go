@@ -336,3 +336,58 @@ func ownIDs(t *testing.T, opts runner.Options, n int) {
 		t.Errorf("host ids of %d sandboxes, want %d", len(owner), n)
 	}
 }
+
+// Something on the host keeps sandboxes from being removed. They keep their
+// rooms, and when too many are lost the server says so; once they can be
+// removed, they are. What is mounted in their directories is not deleted.
+func TestF9SandboxesCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	opts, _ := own(t, daemon.Options{})
+	opts.Slots = 1 // which makes two rooms
+	r := maintained(t, opts)
+	var mounts []string
+	release := func() {
+		for _, dir := range mounts {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		}
+		mounts = nil
+	}
+	t.Cleanup(release)
+	for range 2 {
+		call := start(t, r, opts, bash("sleep 2; echo ok", 20*time.Second))
+		ids := asleep(t, opts)
+		if len(ids) != 1 {
+			t.Fatal("programs run in", ids)
+		}
+		dirs, err := filepath.Glob(filepath.Join(opts.RunDir, "*", ids[0]))
+		if err != nil || len(dirs) != 1 {
+			t.Fatal(dirs, err)
+		}
+		dir := filepath.Join(dirs[0], "held")
+		if err := errors.Join(os.Mkdir(dir, 0o700), unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k")); err != nil {
+			t.Fatal(err)
+		}
+		mounts = append(mounts, dir)
+		if err := os.WriteFile(filepath.Join(dir, "foreign"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		(<-call).is(t, sandbox.StatusExited, "ok\n")
+	}
+	eventually(t, 60*time.Second, "both are given up", func() bool { return r.Load().Quarantined == 2 })
+	var notReady *sandbox.NotReadyError
+	if err := r.Health(t.Context()); !errors.As(err, &notReady) || notReady.Check != "host" || !strings.Contains(notReady.Reason, "2 of 2") {
+		t.Error("health:", err)
+	}
+	within(t, 5*time.Second, func() { execute(t, r, bash("echo", time.Second)).unavailable(t, "host") })
+	for _, dir := range mounts {
+		if _, err := os.Stat(filepath.Join(dir, "foreign")); err != nil {
+			t.Error("deleted through a mount:", err)
+		}
+	}
+	release()
+	eventually(t, 90*time.Second, "both are removed", func() bool { return r.Load().Quarantined == 0 })
+	serves(t, r)
+	clean(t, opts)
+}
