@@ -197,7 +197,7 @@ withdraw() {
 		docker image rm -f $docker >/dev/null
 	fi
 	[ ! -x "$here/apparmor.sh" ] || "$here/apparmor.sh" unload
-	rm -rf "$run"
+	rm -rf "$run" "$run-ids"
 }
 
 do_uninstall() {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -16,19 +17,32 @@ import (
 // every id an image can sensibly name exist inside.
 const uidsPerSandbox = 1 << 16
 
+// claimsFile is the same for all servers of a host, wherever their run
+// directories are. The unit for systemd names its directory, too.
+const claimsFile = "/run/code-execution-sandbox-ids/claims"
+
 // ids are the ranges of host ids that this process has for itself, one for each
-// room. A claim is a socket with an abstract name (unix(7)): it needs no path
-// that all servers of a host could write to, and ends with the process.
+// room. A claim is a lock on the byte of claimsFile with the number of the range:
+// an open file description lock (fcntl(2)), which ends with the process. A socket
+// with an abstract name would do without a file, but is seen within one network
+// namespace only, and the server has one of its own under systemd.
 type ids struct {
 	ranges []uint32 // the first id of each
-	claims []int    // descriptors, one for each range
+	claims *os.File // holds the locks; nil without a range
 }
 
 // claimIDs claims n ranges, from base on. It passes over those that another
 // server has, and those in which a process lives: it may be a sandbox that a
 // dead server left, or belong to something else on the host.
-func claimIDs(base uint32, n int) (_ *ids, err error) {
-	got := &ids{}
+func claimIDs(file string, base uint32, n int) (_ *ids, err error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, fmt.Errorf("claim user ids: %w", err)
+	}
+	claims, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("claim user ids: %w", err)
+	}
+	got := &ids{claims: claims}
 	defer func() {
 		if err != nil {
 			got.release()
@@ -37,11 +51,11 @@ func claimIDs(base uint32, n int) (_ *ids, err error) {
 	next := base
 	for {
 		for ; len(got.ranges) < n && next <= math.MaxUint32-2*uidsPerSandbox+1; next += uidsPerSandbox {
-			claim, err := claimRange(next)
+			err := got.lock(next, unix.F_WRLCK)
 			switch {
 			case err == nil:
-				got.ranges, got.claims = append(got.ranges, next), append(got.claims, claim)
-			case !errors.Is(err, unix.EADDRINUSE):
+				got.ranges = append(got.ranges, next)
+			case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES): // another process has it
 				return nil, fmt.Errorf("claim user ids: %w", err)
 			}
 		}
@@ -59,37 +73,26 @@ func claimIDs(base uint32, n int) (_ *ids, err error) {
 	}
 }
 
-// claimRange claims one range, EADDRINUSE where another process has it.
-func claimRange(first uint32) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	// It does not listen, so nobody can connect.
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: "@code-execution-sandbox/ids/" + strconv.FormatUint(uint64(first), 10)}); err != nil {
-		_ = unix.Close(fd)
-		return 0, err
-	}
-	return fd, nil
+// lock sets the lock of one range, or, with F_UNLCK, gives it up.
+func (i *ids) lock(first uint32, kind int16) error {
+	return unix.FcntlFlock(i.claims.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: int64(first / uidsPerSandbox), Len: 1})
 }
 
 // drop gives up the ranges that used names.
 func (i *ids) drop(used map[uint32]bool) {
-	keep := &ids{}
-	for n, first := range i.ranges {
-		if used[first/uidsPerSandbox] {
-			_ = unix.Close(i.claims[n])
-			continue
+	i.ranges = slices.DeleteFunc(i.ranges, func(first uint32) bool {
+		if !used[first/uidsPerSandbox] {
+			return false
 		}
-		keep.ranges, keep.claims = append(keep.ranges, first), append(keep.claims, i.claims[n])
-	}
-	*i = *keep
+		_ = i.lock(first, unix.F_UNLCK)
+		return true
+	})
 }
 
 // release gives all ranges up.
 func (i *ids) release() {
-	for _, fd := range i.claims {
-		_ = unix.Close(fd)
+	if i.claims != nil {
+		_ = i.claims.Close()
 	}
 	i.ranges, i.claims = nil, nil
 }

@@ -171,7 +171,7 @@ func New(opts Options) (*Runner, error) {
 	}
 	if opts.UIDBase != 0 {
 		var err error
-		if claimed, err = claimIDs(opts.UIDBase, rooms); err != nil {
+		if claimed, err = claimIDs(claimsFile, opts.UIDBase, rooms); err != nil {
 			return nil, err
 		}
 	}
