@@ -35,6 +35,8 @@ NFPM_VERSION := v2.47.0
 CONTAINERD2_VERSION := v2.3.7
 CONTAINERD2 := bin/tools/containerd-$(CONTAINERD2_VERSION)
 GOLANGCI := bin/tools/golangci-lint-$(GOLANGCI_VERSION)
+KUBECTL_VALIDATE_VERSION := v0.0.4
+KUBECTL_VALIDATE := bin/tools/kubectl-validate-$(KUBECTL_VALIDATE_VERSION)
 
 # Packages whose tests need neither root nor containerd.
 UNIT ?= ./cmd/... ./config/... ./oci/... ./test $(filter-out ./internal/runner/... ./internal/daemon/...,$(patsubst %/,./%/...,$(wildcard internal/*/)))
@@ -149,11 +151,15 @@ AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' GOTOOLCHAIN=$(GOTOOLCHAIN)
 	GOCACHE=$(shell go env GOCACHE) GOMODCACHE=$(shell go env GOMODCACHE) \
 	$(foreach name,CI CES_RACE CES_LONG CES_CONTAINERD_BIN NODE_EXTRA_CA_CERTS SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
 
-# What tests call beside what run needs: pgrep, and npm for real MCP clients.
+# What tests call beside what run needs: pgrep, npm for real MCP clients, and
+# what operators put around the server.
 .PHONY: test-setup
 test-setup: go docker-build apparmor
 	@systemd/setup.sh program pgrep procps
 	@systemd/setup.sh program npm npm
+	@systemd/setup.sh unpack bin/tools/unpacked prometheus prometheus
+	@systemd/setup.sh unpack bin/tools/unpacked haproxy haproxy
+	@systemd/setup.sh unpack bin/tools/unpacked nginx nginx nginx-core nginx-light
 
 # One package at a time: each has a containerd and the processors for itself.
 # -count=1: a result of before says nothing. Go does not see the image and the
@@ -201,6 +207,10 @@ test-mutation: test-setup ## Each protection taken away must turn its rows red
 test-faults: test-setup ## Whatever dies, stalls or floods
 	@$(GOTEST) -v ./test/faults
 
+.PHONY: test-operate
+test-operate: test-setup ## Prometheus, HAProxy and nginx around real servers
+	@$(GOTEST) -v ./test/operate
+
 .PHONY: test-mcp
 test-mcp: test-setup ## Real MCP clients and the conformance suite (CES_LONG=1: long calls too)
 	@$(GOTEST) -v ./test/conformance
@@ -240,6 +250,8 @@ lint: go tools ## gofmt, go vet, golangci-lint, shellcheck
 	@bad=$$(gofmt -l $(GODIRS)); [ -z "$$bad" ] || { echo "not gofmt-clean (make fmt):" $$bad >&2; exit 1; }
 	@echo "lint: golangci-lint $(GOLANGCI_VERSION)"
 	@$(GOLANGCI) run
+	@echo "lint: kubectl-validate"
+	@$(KUBECTL_VALIDATE) --version 1.30 systemd/cluster/kubernetes.yaml
 	@echo "lint: shellcheck"
 	@shellcheck -S warning $(SHFILES)
 
@@ -248,7 +260,7 @@ fmt: go ## Format the Go code
 	@gofmt -l -w $(GODIRS)
 
 .PHONY: tools
-tools: go $(GOLANGCI) ## Get the linters, pinned; the first time takes minutes
+tools: go $(GOLANGCI) $(KUBECTL_VALIDATE) ## Get the linters, pinned; the first time takes minutes
 	@systemd/setup.sh program shellcheck shellcheck
 
 # Built with the Go of this module: a linter of an older Go refuses it.
@@ -257,6 +269,13 @@ $(GOLANGCI):
 	@mkdir -p $(@D)
 	@GOTOOLCHAIN=$$(go env GOVERSION)+auto GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(@D)/golangci-lint $@
+
+# With the schemas of Kubernetes in it: asks no cluster.
+$(KUBECTL_VALIDATE):
+	@echo "tools: building kubectl-validate $(KUBECTL_VALIDATE_VERSION); takes minutes"
+	@mkdir -p $(@D)
+	@cd / && GOBIN=$(abspath $(@D)) go install sigs.k8s.io/kubectl-validate@$(KUBECTL_VALIDATE_VERSION)
+	@mv $(@D)/kubectl-validate $@
 
 .PHONY: clean
 clean: ## Remove what was built; .env, the images and the tools stay

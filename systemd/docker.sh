@@ -20,7 +20,7 @@ if [ "$(id -u)" = 0 ] || docker version >/dev/null 2>&1; then
 	exec env "$@"
 fi
 # What compose.yaml reads from the environment, past sudo.
-for name in INPUTS http_proxy https_proxy no_proxy; do
+for name in INPUTS TAG BASE PROFILE WITH_WHISPER http_proxy https_proxy no_proxy; do
 	if value=$(printenv "$name"); then set -- "$name=$value" "$@"; fi
 done
 exec sudo env "$@"

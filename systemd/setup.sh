@@ -7,6 +7,8 @@
 #	systemd/setup.sh          install and start what is missing
 #	systemd/setup.sh stop     stop what setup started itself (only hosts without systemd)
 #	systemd/setup.sh program NAME PACKAGE...   install PACKAGE... where there is no program NAME
+#	systemd/setup.sh unpack DIR NAME PACKAGE...   the same, but only unpack it below DIR:
+#	                          a daemon that a test runs must not run on the host
 #
 # It uses sudo for the single steps that need root.
 set -eu
@@ -117,6 +119,37 @@ install_missing() {
 	[ -z "$words" ] || die "still missing after the installation: $words"
 }
 
+# unpack_packages DIR NAME PACKAGE...: the program NAME, unpacked below DIR from
+# the first of the packages that has it. Libraries that it needs are installed.
+unpack_packages() {
+	dir=$1 name=$2
+	shift 2
+	known_distribution "$*"
+	say "unpacking $name"
+	candidate "$1" || as_root apt-get update -qq
+	work=$(mktemp -d)
+	for package in "$@"; do
+		candidate "$package" || continue
+		rm -f "$work"/*.deb
+		(cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$package" >&2) || { as_root apt-get update -qq; (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$package" >&2); }
+		dpkg-deb -x "$work"/*.deb "$work/tree"
+		# shellcheck disable=SC2046 # a list of words
+		if [ -e "$work/tree/usr/bin/$name" ] || [ -e "$work/tree/usr/sbin/$name" ]; then
+			missing=$(for library in $(dpkg-deb -f "$work"/*.deb Depends | tr ',' '\n' | sed -n 's/^ *\(lib[^ :|]*\).*/\1/p' | grep -v '^libjs-'); do
+				installed "$library" || echo "$library"
+			done)
+			# shellcheck disable=SC2086 # a list of words
+			[ -z "$missing" ] || install_packages $missing
+			mkdir -p "$dir"
+			cp -a "$work/tree/." "$dir/"
+			rm -rf "$work"
+			return 0
+		fi
+	done
+	rm -rf "$work"
+	die "no package of $* has the program $name"
+}
+
 # --- daemons ----------------------------------------------------------------
 
 # await COMMAND PID: until COMMAND holds; fails when the process has ended or
@@ -214,5 +247,8 @@ stop)
 program)
 	have "$2" || { shift 2; install_packages "$@"; }
 	;;
-*) die "usage: systemd/setup.sh [stop | program NAME PACKAGE...]" ;;
+unpack)
+	have "$3" || [ -x "$2/usr/bin/$3" ] || [ -x "$2/usr/sbin/$3" ] || { shift; unpack_packages "$@"; }
+	;;
+*) die "usage: systemd/setup.sh [stop | program NAME PACKAGE... | unpack DIR NAME PACKAGE...]" ;;
 esac
