@@ -27,7 +27,7 @@ import (
 
 // timed is a program with a time limit in seconds.
 func timed(req sandbox.Request, seconds int) sandbox.Request {
-	req.Timeout = time.Duration(seconds) * time.Second
+	req.Timeout = harness.Slow(time.Duration(seconds) * time.Second)
 	return req
 }
 
@@ -78,14 +78,14 @@ func busy(x *exam) {
 		return
 	}
 	// A period of quota may be begun at each end.
-	if most := time.Duration(float64(res.Duration)*x.host.limits.CPUs) + 300*time.Millisecond; ending(res) != "timed_out" || res.CPUTime > most {
+	if most := time.Duration(float64(res.Duration)*x.host.limits.CPUs) + harness.Slow(300*time.Millisecond); ending(res) != "timed_out" || res.CPUTime > most {
 		x.fault(119, "%s, %v of processor time in %v", ending(res), res.CPUTime, res.Duration)
 	}
 }
 
 func asleep(x *exam) {
 	res := x.run(x.t.Context(), 120, timed(harness.Bash("sleep 60"), 1))
-	if res != nil && (ending(res) != "timed_out" || res.Duration < time.Second || res.Duration > 2*time.Second) {
+	if res != nil && (ending(res) != "timed_out" || res.Duration < harness.Slow(time.Second) || res.Duration > harness.Slow(2*time.Second)) {
 		x.fault(120, "%s after %v", ending(res), res.Duration)
 	}
 }
@@ -166,7 +166,7 @@ if os.fork() == 0:
         time.sleep(60)
     os._exit(0)
 `))
-	if res != nil && (ending(res) != "exited 0" || string(res.Stdout) != "main\n" || res.Duration > 5*time.Second) {
+	if res != nil && (ending(res) != "exited 0" || string(res.Stdout) != "main\n" || res.Duration > harness.Slow(5*time.Second)) {
 		x.fault(138, "%s after %v: %s", ending(res), res.Duration, res.Stdout)
 	}
 	x.await(138, "the daemon's end", func() bool { return x.processes() == 0 })

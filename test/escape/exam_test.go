@@ -124,10 +124,10 @@ func (x *exam) run(ctx context.Context, n int, req sandbox.Request) *sandbox.Res
 		return nil
 	}
 	took := time.Since(start)
-	if took > req.Timeout+3*time.Second {
+	if took > req.Timeout+harness.Slow(3*time.Second) {
 		x.fault(n, "the call returned after %v, the limit is %v", took, req.Timeout)
 	}
-	if took > 5*time.Second {
+	if took > harness.Slow(5*time.Second) {
 		x.t.Logf("row %d took %v", n, took)
 	}
 	return res
@@ -160,7 +160,7 @@ func (x *exam) beside(n int, code string, act func()) string {
 	done := make(chan *sandbox.Result, 1)
 	go func() {
 		req := harness.Python(x.prelude() + code + "\nflag()\ntime.sleep(60)\n")
-		req.Timeout = 30 * time.Second
+		req.Timeout = harness.Slow(30 * time.Second)
 		done <- x.run(ctx, n, req)
 	}()
 	x.await(n, "the neighbour's flag", func() bool { return x.processes() > 10 })
@@ -203,7 +203,7 @@ func (x *exam) processes() int {
 
 // await waits for something that happens soon.
 func (x *exam) await(n int, what string, happened func() bool) {
-	for deadline := time.Now().Add(15 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(harness.Slow(15 * time.Second)); !happened(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			x.fault(n, "never happened: %s", what)
 			return
@@ -333,7 +333,7 @@ func (x *exam) probes(rows []row) {
 		x.t.Fatal(err)
 	}
 	req := harness.Python(x.prelude() + batchText)
-	req.Stdin, req.Timeout = stdin, 60*time.Second
+	req.Stdin, req.Timeout = stdin, harness.Slow(60*time.Second)
 	res := x.run(x.t.Context(), rows[0].n, req)
 	if res == nil {
 		for _, r := range rows[1:] {
@@ -367,7 +367,7 @@ func (x *exam) program(r *row) {
 			req.Code = x.prelude() + r.python
 		}
 	}
-	req.Stdin, req.Timeout = []byte(r.stdin), time.Duration(r.seconds)*time.Second
+	req.Stdin, req.Timeout = []byte(r.stdin), harness.Slow(time.Duration(r.seconds)*time.Second)
 	res := x.run(x.t.Context(), r.n, req)
 	if res == nil {
 		return

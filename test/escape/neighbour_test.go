@@ -43,7 +43,7 @@ func TestNeighbours(t *testing.T) {
 			took = append(took, time.Since(start))
 		}
 		slices.Sort(took)
-		if worst := took[len(took)-1]; worst > 10*time.Second {
+		if worst := took[len(took)-1]; worst > harness.Slow(10*time.Second) {
 			t.Errorf("a call took %v", worst)
 		}
 		return took[len(took)/2]
@@ -64,12 +64,12 @@ func TestNeighbours(t *testing.T) {
 		var done sync.WaitGroup
 		done.Go(func() {
 			req := harness.Python(x.prelude() + hostile.code)
-			req.Timeout = 50 * time.Second
+			req.Timeout = harness.Slow(50 * time.Second)
 			if _, err := x.r.Execute(ctx, req); err != nil {
 				t.Errorf("%s: %v", hostile.name, err)
 			}
 		})
-		time.Sleep(500 * time.Millisecond) // it is at work, or will be during the calls
+		time.Sleep(harness.Slow(500 * time.Millisecond)) // it is at work, or will be during the calls
 		loud := beside()
 		cancel(errors.New("seen enough"))
 		done.Wait()

@@ -66,7 +66,7 @@ func TestRuntimetest(t *testing.T) {
 	x := newExam(t, opts)
 	// The first sandbox of a runner has the ids that the specification shows.
 	res := harness.Run(t, x.r, sandbox.Request{
-		ID: "test", Language: sandbox.Python, Stdin: config, Timeout: 30 * time.Second,
+		ID: "test", Language: sandbox.Python, Stdin: config, Timeout: harness.Slow(30 * time.Second),
 		Code: "import os, sys\nos.mkdir('/tmp/bundle')\nopen('/tmp/bundle/config.json', 'w').write(sys.stdin.read())\n" +
 			"os.execv('" + planted + "', ['" + planted + "', '--path', '/tmp/bundle'])",
 	})

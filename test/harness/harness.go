@@ -3,7 +3,7 @@
 // they leave behind.
 //
 // CES_BINARY names a server's binary that is there already, for hosts without
-// Go.
+// Go; host.go has more of such variables.
 //
 // A test package calls Main from its TestMain. Without root, containerd or the
 // image its tests are skipped, and fail where CI=true.
@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -61,7 +60,7 @@ func Main(m *testing.M) int {
 	if os.Geteuid() != 0 {
 		return refuse("needs root")
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), 5*time.Minute, errors.New("setting up took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), Slow(5*time.Minute), errors.New("setting up took too long"))
 	defer cancel()
 	if err := setUp(ctx); err != nil {
 		return refuse(errors.Join(err, tearDown()).Error())
@@ -171,14 +170,16 @@ func Options(t testing.TB) runner.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return runner.Options{
+	opts := runner.Options{
 		Client: env.client, Address: env.daemon.Address(), Namespace: Namespace, Snapshotter: "overlayfs", ImageName: ImageName,
-		Runtime: "io.containerd.runc.v2", RunDir: runDir,
+		RunDir:  runDir,
 		Cgroups: cgroups, CgroupParent: "/" + filepath.Base(env.dir) + "-" + filepath.Base(runDir),
-		Limits: Limits(), Slots: 4, MaxWaiting: 32, MaxWait: 30 * time.Second,
-		PoolMaxAge: 10 * time.Minute, UIDBase: 0x70000000, Arch: runtime.GOARCH,
+		Limits: Limits(), Slots: 4, MaxWaiting: 32, MaxWait: Slow(30 * time.Second),
+		PoolMaxAge: 10 * time.Minute, UIDBase: 0x70000000,
 		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
+	suit(t, &opts)
+	return opts
 }
 
 // Runner is a runner that is ready. When the test ends it is closed, and must

@@ -1,0 +1,57 @@
+package harness
+
+import (
+	"cmp"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"code-execution-sandbox/internal/protection"
+	"code-execution-sandbox/internal/runner"
+)
+
+// Variables that say where the tests run.
+const (
+	// EnvSlow is by how much the machine is slower than those on which the
+	// bounds of time were set, such as 15 where its processors are emulated.
+	EnvSlow = "CES_SLOW"
+	// EnvRuntime and EnvRuntimeBinary are containerd.runtime and
+	// containerd.runtime_binary of the configuration: another runtime.
+	EnvRuntime, EnvRuntimeBinary = "CES_RUNTIME", "CES_RUNTIME_BINARY"
+)
+
+// Slow is a bound of time on this machine.
+func Slow(d time.Duration) time.Duration {
+	if factor, err := strconv.ParseFloat(os.Getenv(EnvSlow), 64); err == nil && factor > 1 {
+		return time.Duration(float64(d) * factor)
+	}
+	return d
+}
+
+// suit makes the options those of this host: its runtime, its speed, and the
+// profile of the sandboxes where it has AppArmor.
+func suit(t testing.TB, opts *runner.Options) {
+	t.Helper()
+	opts.Runtime = cmp.Or(os.Getenv(EnvRuntime), "io.containerd.runc.v2")
+	opts.RuntimeBinary = os.Getenv(EnvRuntimeBinary)
+	opts.Arch = runtime.GOARCH
+	opts.PrepareTimeout = Slow(30 * time.Second)
+	opts.Limits.DefaultTimeout = Slow(opts.Limits.DefaultTimeout)
+	opts.Limits.MaxTimeout = Slow(opts.Limits.MaxTimeout)
+	if host := (protection.Host{}); host.HasAppArmor() {
+		const profile = "code-execution-sandbox"
+		if lack := host.CheckAppArmor(profile); lack != nil {
+			t.Fatal(lack)
+		}
+		opts.AppArmorProfile = profile
+	}
+}
+
+// SecondKernel reports whether sandboxes have a kernel of their own, gVisor's,
+// that answers in its own way.
+func SecondKernel(opts runner.Options) bool {
+	return strings.HasPrefix(opts.Runtime, "io.containerd.runsc.")
+}
