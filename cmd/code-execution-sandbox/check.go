@@ -51,6 +51,8 @@ var findings = []finding{
 	{Name: "runtime", Remedy: "install runc 1.1.5 or newer, for example with apt-get install runc, or set containerd.runtime_binary"},
 	{Name: "memory", Remedy: "lower sandbox.max_concurrent or sandbox.memory_limit, or give the host more memory"},
 	{Name: "containerd", Remedy: "start it, for example with systemctl start containerd; containerd.address names its socket, and \"private\" starts one of our own"},
+	{Name: "protections", Remedy: "see the detail; sandbox.allow_missing lets this host do without one by name"},
+	{Name: "known-faults", Remedy: "update what is named"},
 	{Name: "run-directory", Remedy: "set run_dir to an absolute path on a tmpfs that root can write"},
 	{Name: "image", Remedy: "import the runtime image: make docker-build import, or docker save IMAGE | code-execution-sandbox image import -"},
 	{Name: "self-test", Remedy: "a protection does not hold or a sandbox does not start; nothing is served until it does: see the detail and containerd's log"},
@@ -194,6 +196,8 @@ func check(ctx context.Context, a *app, out *report) {
 	if !out.add("containerd", err, "%s at %s", v.Version, h.address) {
 		return
 	}
+	h.checkProtections(out)
+	h.checkFaults(ctx, out)
 	opts := h.runnerOptions()
 	opts.SelfTest = true
 	r, err := runner.New(opts)

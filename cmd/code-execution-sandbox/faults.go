@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,32 @@ func split(findings []advisory.Finding) (open []advisory.Finding, keptOut []stri
 		}
 	}
 	return open, keptOut
+}
+
+// checkFaults looks for known faults by version.
+func (h *host) checkFaults(ctx context.Context, out *report) {
+	findings, err := h.knownFaults(ctx)
+	open, keptOut := split(findings)
+	told := []error{err}
+	var remedies []string
+	for _, f := range open {
+		what := fmt.Errorf("%s in %s: %s", f.ID, f.In, f.What)
+		if f.MaybeFixed {
+			what = fmt.Errorf("%w (by its version; the distribution may have fixed it)", what)
+		}
+		told = append(told, what)
+		if !slices.Contains(remedies, f.Do) {
+			remedies = append(remedies, f.Do)
+		}
+	}
+	switch err := errors.Join(told...); {
+	case err != nil:
+		out.warn("known-faults", remedied{err, strings.Join(remedies, "; ")})
+	case len(keptOut) > 0:
+		out.add("known-faults", nil, "none that a program could use; %d that none can: %s", len(keptOut), strings.Join(keptOut, ", "))
+	default:
+		out.add("known-faults", nil, "none by the versions found")
+	}
 }
 
 // logFaults tells once what is known of the versions found.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -100,6 +101,30 @@ func (h *host) total() (cgroup.Total, error) {
 		PIDs:   int64(h.rooms() * s.PIDsLimit),
 		Weight: totalWeight,
 	}, nil
+}
+
+// checkProtections looks for what this host lacks.
+func (h *host) checkProtections(out *report) {
+	if err := h.protect(); err != nil {
+		out.add("protections", err, "")
+		return
+	}
+	var told []error
+	for _, name := range h.off() {
+		told = append(told, fmt.Errorf("%s is switched off in the configuration", name))
+	}
+	for _, l := range h.lacks {
+		told = append(told, fmt.Errorf("%s is missing, as allowed: %s", l.Name, l.Why))
+	}
+	if err := errors.Join(told...); err != nil {
+		out.warn("protections", err)
+		return
+	}
+	confined := "the host has no AppArmor"
+	if profile := h.runnerOptions().AppArmorProfile; profile != "" {
+		confined = "AppArmor with the profile " + profile
+	}
+	out.add("protections", nil, "user namespaces, no swap space, limits of all sandboxes together; %s", confined)
 }
 
 // logProtections tells what is not there.
