@@ -151,7 +151,7 @@ func TestSocketActivation(t *testing.T) {
 	if ln, err := inherited(":1", slog.New(slog.DiscardHandler)); ln != nil || err != nil {
 		t.Fatalf("without systemd: got %v, %v", ln, err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestSocketActivation(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := net.Dial("tcp", ln.Addr().String()) //nolint:noctx // the listener is there
+	conn, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

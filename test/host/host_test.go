@@ -110,7 +110,7 @@ func boot(t *testing.T) *machine {
 		m.command(t, nil, "./vm.sh", "boot", m.dir)
 		t.Cleanup(func() {
 			m.note("power off")
-			_ = exec.Command("./vm.sh", "stop", m.dir).Run() //nolint:noctx // after the test's context
+			_ = exec.Command("./vm.sh", "stop", m.dir).Run()
 		})
 	}
 	address, err := os.ReadFile(filepath.Join(m.dir, "http"))

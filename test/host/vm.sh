@@ -83,7 +83,8 @@ furnish() {
 	chroot "$root" useradd --create-home --shell /bin/bash ops
 	echo 'ops ALL=(ALL) NOPASSWD: ALL' >"$root/etc/sudoers.d/ops"
 	for home in root home/ops; do
-		mkdir -p -m 0700 "$root/$home/.ssh"
+		mkdir -p "$root/$home/.ssh"
+		chmod 0700 "$root/$home/.ssh"
 		cat "$2" >"$root/$home/.ssh/authorized_keys"
 	done
 	chroot "$root" chown -R ops: /home/ops
