@@ -114,6 +114,11 @@ func (r *Runner) setReady(fs *rootfs, err error) error {
 	r.mu.Lock()
 	was, had := r.notReady, r.rootfs
 	r.notReady = err
+	select {
+	case <-r.looked:
+	default:
+		close(r.looked)
+	}
 	if err == nil && r.up.Err() != nil {
 		r.up, r.down = context.WithCancelCause(context.Background())
 	}

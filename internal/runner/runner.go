@@ -121,6 +121,8 @@ type Runner struct {
 	rooms  chan int
 	ids    *ids // of each room; empty without user namespaces
 	counts counts
+	// looked is closed when the state of the host is known for the first time.
+	looked chan struct{}
 	// busy counts calls, disposals and the pool's work.
 	busy sync.WaitGroup
 
@@ -187,6 +189,7 @@ func New(opts Options) (*Runner, error) {
 		instance:   inst,
 		gate:       admit.New(opts.Slots, opts.MaxWaiting, opts.MaxWait),
 		rooms:      make(chan int, rooms),
+		looked:     make(chan struct{}),
 		ids:        claimed,
 		notReady:   &sandbox.NotReadyError{Check: "image", Reason: "not looked for yet"},
 		boxes:      map[string]*box{},
@@ -202,6 +205,9 @@ func New(opts Options) (*Runner, error) {
 // Execute runs one program; see sandbox.Executor.
 func (r *Runner) Execute(ctx context.Context, req sandbox.Request) (*sandbox.Result, error) {
 	if err := r.opts.Limits.Check(&req); err != nil {
+		return nil, err
+	}
+	if err := r.awaitLook(ctx); err != nil {
 		return nil, err
 	}
 	if err := r.begin(); err != nil {
@@ -232,6 +238,21 @@ func (r *Runner) Execute(ctx context.Context, req sandbox.Request) (*sandbox.Res
 	res.Queued = queued
 	r.opts.Stage(StageRun, res.Duration)
 	return res, nil
+}
+
+// awaitLook waits until it is known whether programs can run: a call that comes
+// while the server starts, as one that waited at its socket does, is not refused
+// for that.
+func (r *Runner) awaitLook(ctx context.Context) error {
+	patience := time.NewTimer(r.opts.MaxWait)
+	defer patience.Stop()
+	select {
+	case <-r.looked:
+	case <-patience.C: // begin says why
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // begin enters a call, or says why none can be taken.
