@@ -31,7 +31,7 @@ FLAGS   := $(if $(CONFIG),--config $(CONFIG))
 SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
 
 GOLANGCI_VERSION := v2.15.0
-NFPM_VERSION := v2.47.0
+NFPM_VERSION := v2.45.2
 CONTAINERD2_VERSION := v2.3.7
 CONTAINERD2 := bin/tools/containerd-$(CONTAINERD2_VERSION)
 GOLANGCI := bin/tools/golangci-lint-$(GOLANGCI_VERSION)
