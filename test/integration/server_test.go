@@ -158,6 +158,24 @@ func TestTermination(t *testing.T) {
 	}
 }
 
+// A call that comes before the server has looked at its host waits for that: one
+// that stood at the socket during a restart is answered like any other.
+func TestCallAtStart(t *testing.T) {
+	opts := harness.Options(t)
+	s := harness.Start(t, opts, withoutPool)
+	res, err := harness.Call(t.Context(), s.Connect(t), map[string]any{"language": "bash", "code": "echo early"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := harness.Text(t, res); !strings.Contains(text, "early") {
+		t.Errorf("got %s", text)
+	}
+	s.Stop(t)
+	for _, left := range harness.Leftovers(t, opts) {
+		t.Error("left behind:", left)
+	}
+}
+
 // A server without an image says what to type and waits for it.
 func TestImageComesLater(t *testing.T) {
 	opts := harness.Options(t)
