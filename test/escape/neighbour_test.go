@@ -56,6 +56,8 @@ func TestNeighbours(t *testing.T) {
 		{"out of memory", "while True:\n  child(lambda: bytearray(2 * HOST['memory']) and 0)"},
 		{"files in /tmp", "while True:\n  for i in range(5000): open(f'/tmp/{i}', 'w').write('x' * 9000)\n  for i in range(5000): os.unlink(f'/tmp/{i}')"},
 		{"pipes and descriptors", "while True:\n  kept = []\n  try:\n    while True: kept.append(os.pipe())\n  except OSError:\n    for p in kept: os.close(p[0]); os.close(p[1])"},
+		{"shared memory", "while True:\n  b = bytes(HOST['shm'] // 2)\n  open('/dev/shm/a', 'wb').write(b); os.unlink('/dev/shm/a')"},
+		{"watches and timers", "while True:\n  kept = []\n  try:\n    while True: libc.inotify_init1(0); kept.append(os.eventfd(0)); kept.append(select.epoll())\n  except OSError:\n    for k in kept: os.close(k) if isinstance(k, int) else k.close()"},
 		{"files of the image", "while True:\n  for top, _, fs in os.walk('/usr'):\n    for f in fs: attempt(read, os.path.join(top, f))"},
 		{"paths that do not exist", "n = 0\nwhile True: n += 1; attempt(os.stat, f'/usr/{n:0200d}')"},
 		{"output", "while True: os.write(1, bytes(65536))"},
