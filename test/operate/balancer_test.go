@@ -46,7 +46,7 @@ func newMember(t *testing.T) *member {
 
 func (m *member) start(t *testing.T) {
 	t.Helper()
-	cmd := exec.Command(harness.Binary(), "serve", "--config", m.config) //nolint:noctx // ended by launch
+	cmd := exec.Command(harness.Binary(), "serve", "--config", m.config)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "SANDBOX_MCP_TOKEN="+harness.Token)
 	m.process = launch(t, cmd)
@@ -56,7 +56,7 @@ func (m *member) start(t *testing.T) {
 // status is what /healthz says, 0 for no answer.
 func status(address string) int {
 	client := http.Client{Timeout: 10 * time.Second}
-	resp, err := client.Get("http://" + address + "/healthz") //nolint:noctx // bounded by the client
+	resp, err := client.Get("http://" + address + "/healthz")
 	if err != nil {
 		return 0
 	}
@@ -172,7 +172,7 @@ func TestBalancers(t *testing.T) {
 			if out, err := output(t, "haproxy", "-c", "-f", config); err != nil {
 				t.Fatalf("the configuration is wrong: %v\n%s", err, out)
 			}
-			return exec.Command(program(t, "haproxy"), "-W", "-db", "-f", config) //nolint:gosec,noctx // ended by launch
+			return exec.Command(program(t, "haproxy"), "-W", "-db", "-f", config) //nolint:gosec // the tests' own
 		},
 		"nginx": func(t *testing.T, listen string, a, b *member) *exec.Cmd {
 			dir := t.TempDir()
@@ -188,7 +188,7 @@ func TestBalancers(t *testing.T) {
 			if out, err := output(t, "nginx", "-t", "-c", config, "-e", "stderr"); err != nil {
 				t.Fatalf("the configuration is wrong: %v\n%s", err, out)
 			}
-			return exec.Command(program(t, "nginx"), "-c", config, "-e", "stderr", "-g", "daemon off;") //nolint:gosec,noctx // ended by launch
+			return exec.Command(program(t, "nginx"), "-c", config, "-e", "stderr", "-g", "daemon off;") //nolint:gosec // the tests' own
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

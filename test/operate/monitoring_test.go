@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -66,7 +67,7 @@ type panel struct {
 func panels(t *testing.T) []panel {
 	t.Helper()
 	raw := adapted(t, "systemd/monitoring/dashboard.json")
-	var schema dashboard.Dashboard
+	var schema dashboard.Dashboard //nolint:staticcheck // what a file for Grafana 8 to 12 holds; its successor needs 12
 	for _, err := range []error{schema.UnmarshalJSONStrict([]byte(raw)), schema.Validate()} {
 		// An empty list of errors is an error, too.
 		if list := (cog.BuildErrors)(nil); err != nil && (!errors.As(err, &list) || len(list) > 0) {
@@ -96,11 +97,11 @@ func scrape(t *testing.T, target string) *prometheus {
 	write(t, filepath.Join(dir, "prometheus.yml"), adapted(t, "systemd/monitoring/prometheus.yml",
 		"15s", "1s", "/etc/prometheus/code-execution-sandbox.token", filepath.Join(dir, "token"), "localhost:8788", target))
 	address := freeAddress(t)
-	launch(t, exec.Command(program(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"), //nolint:gosec,noctx // ended by launch
+	launch(t, exec.Command(program(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"), //nolint:gosec // the tests' own
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address))
 	p := &prometheus{t, "http://" + address}
 	eventually(t, "Prometheus is ready", func() bool {
-		resp, err := http.Get(p.base + "/-/ready") //nolint:noctx // bounded by the loop
+		resp, err := http.Get(p.base + "/-/ready")
 		if err == nil {
 			_ = resp.Body.Close()
 		}
@@ -136,10 +137,8 @@ func (p *prometheus) ask(path, expr string, more url.Values) []series {
 	p.t.Helper()
 	expr = strings.NewReplacer("$job", "code-execution-sandbox", "$instance", ".*", "$__rate_interval", "15s").Replace(expr)
 	query := url.Values{"query": {expr}}
-	for k, v := range more {
-		query[k] = v
-	}
-	resp, err := http.Get(p.base + path + "?" + query.Encode()) //nolint:noctx // a local daemon
+	maps.Copy(query, more)
+	resp, err := http.Get(p.base + path + "?" + query.Encode())
 	if err != nil {
 		p.t.Fatal(err)
 	}
