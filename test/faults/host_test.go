@@ -357,16 +357,14 @@ func TestF9SandboxesCannotBeRemoved(t *testing.T) {
 	t.Cleanup(release)
 	for range 2 {
 		call := start(t, r, opts, bash("sleep 2; echo ok", 20*time.Second))
-		ids := asleep(t, opts)
+		ids := harness.Asleep(t, opts)
 		if len(ids) != 1 {
 			t.Fatal("programs run in", ids)
 		}
-		dirs, err := filepath.Glob(filepath.Join(opts.RunDir, "*", ids[0]))
-		if err != nil || len(dirs) != 1 {
-			t.Fatal(dirs, err)
-		}
-		dir := filepath.Join(dirs[0], "held")
-		if err := errors.Join(os.Mkdir(dir, 0o700), unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k")); err != nil {
+		// Where the runner keeps what it has of that sandbox.
+		instance, _, _ := strings.Cut(ids[0], "-")
+		dir := filepath.Join(opts.RunDir, instance, ids[0], "held")
+		if err := errors.Join(os.MkdirAll(dir, 0o700), unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k")); err != nil {
 			t.Fatal(err)
 		}
 		mounts = append(mounts, dir)

@@ -279,29 +279,10 @@ func execute(t *testing.T, r *runner.Runner, req sandbox.Request) answer {
 // must come to a sleep. The answer comes on the channel.
 func start(t *testing.T, r *runner.Runner, opts runner.Options, req sandbox.Request) <-chan answer {
 	t.Helper()
-	before := asleep(t, opts)
+	before := harness.Asleep(t, opts)
 	out := make(chan answer, 1)
 	go func() { out <- execute(t, r, req) }()
-	eventually(t, 30*time.Second, "the program runs", func() bool { return len(asleep(t, opts)) > len(before) })
-	return out
-}
-
-// asleep are the ids of the sandboxes whose program has come to a sleep.
-func asleep(t *testing.T, opts runner.Options) []string {
-	t.Helper()
-	var out []string
-	for _, id := range sandboxes(t, opts) {
-		pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, pid := range pids {
-			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(line), "sleep\x00") {
-				out = append(out, id)
-				break
-			}
-		}
-	}
+	eventually(t, 30*time.Second, "the program runs", func() bool { return len(harness.Asleep(t, opts)) > len(before) })
 	return out
 }
 

@@ -15,11 +15,11 @@ var rows = []struct {
 	fault, tests string
 }{
 	// F-0, after every fault nothing is left: harness.Leftovers, base and TestMain.
-	{1, "containerd restarts in a call", "faults.TestF1ContainerdRestartsDuringACall faults.TestF1EndOfInputWhileContainerdIsAway"},
+	{1, "containerd restarts in a call", "faults.TestF1ContainerdRestartsDuringACall faults.TestF1ContainerdIsAwayDuringACall"},
 	{2, "containerd is killed while it creates", "faults.TestF2ContainerdDiesWhileItCreates"},
 	{3, "containerd is away when a program ends", "faults.TestF3ContainerdIsAwayAtTheEnd"},
 	{4, "containerd is down at the start", "faults.TestF4ContainerdIsDownAtTheStart"},
-	{5, "a shim or launcher is killed", "faults.TestF5ShimDies faults.TestF5LauncherDiesOrStops"},
+	{5, "a shim or launcher is killed", "faults.TestF5ShimDies faults.TestF5LauncherDiesOrStops faults.TestF5LauncherDiesAtDelivery"},
 	{6, "a shim or containerd is stopped", "faults.TestF6ShimIsStopped faults.TestF6ContainerdIsStopped"},
 	{7, "the runtime is slow or hangs", "faults.TestF7RuntimeIsSlowOrHangs"},
 	{8, "the runtime is missing or broken", "faults.TestF8RuntimeIsMissingOrBroken faults.TestF8HealthTells"},

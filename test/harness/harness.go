@@ -312,6 +312,32 @@ func Leftovers(t testing.TB, opts runner.Options) []string {
 	return found
 }
 
+// Asleep are the ids of the sandboxes whose program has come to a sleep: a test
+// that does something to a running program waits for that, not for a time.
+func Asleep(t testing.TB, opts runner.Options) []string {
+	t.Helper()
+	ids, err := opts.Cgroups.Children(opts.CgroupParent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Saw(opts, ids...)
+	var out []string
+	for _, id := range ids {
+		pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range pids {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+			if strings.Contains(string(line), "sleep\x00") {
+				out = append(out, id)
+				break
+			}
+		}
+	}
+	return out
+}
+
 // InRunDir begins what Leftovers says of the run directory, where a runner that
 // lives has something.
 const InRunDir = "in the run directory: "
