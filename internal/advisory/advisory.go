@@ -204,7 +204,7 @@ func look(known []Fault, found []Found, cgroup int) ([]Finding, error) {
 			switch {
 			case fault.Component != in.Component, !within(v, fault.Affected),
 				fault.Cgroup != 0 && fault.Cgroup != cgroup,
-				fault.Kernel != nil && !(kernelKnown && within(kernel, fault.Kernel)),
+				fault.Kernel != nil && (!kernelKnown || !within(kernel, fault.Kernel)),
 				slices.ContainsFunc(fault.Packages, func(p string) bool { return since(in.Package, p) }):
 				continue
 			}

@@ -25,7 +25,7 @@ var hasInterrupt = sync.OnceValue(func() bool {
 	if runtime.GOARCH != "amd64" {
 		return false
 	}
-	cmd := exec.Command("/proc/self/exe") //nolint:noctx // it ends at once
+	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envInterrupt+"=1")
 	return cmd.Run() == nil
 })

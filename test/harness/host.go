@@ -18,9 +18,10 @@ const (
 	// EnvSlow is by how much the machine is slower than those on which the
 	// bounds of time were set, such as 15 where its processors are emulated.
 	EnvSlow = "CES_SLOW"
-	// EnvRuntime and EnvRuntimeBinary are containerd.runtime and
-	// containerd.runtime_binary of the configuration: another runtime.
-	EnvRuntime, EnvRuntimeBinary = "CES_RUNTIME", "CES_RUNTIME_BINARY"
+	// EnvRuntime is containerd.runtime of the configuration: another shim.
+	EnvRuntime = "CES_RUNTIME"
+	// EnvRuntimeBinary is containerd.runtime_binary: another runtime.
+	EnvRuntimeBinary = "CES_RUNTIME_BINARY"
 )
 
 // Slow is a bound of time on this machine.
