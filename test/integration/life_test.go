@@ -94,24 +94,33 @@ func TestDeadMembersAreNotHandedOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The news must have come through the shim and containerd.
-	time.Sleep(200 * time.Millisecond)
+	for _, name := range names {
+		eventually(t, "they are dead", func() bool {
+			pids, err := opts.Cgroups.Group(opts.CgroupParent + "/" + name).Processes()
+			return err == nil && len(pids) == 0
+		})
+	}
 	check(t, harness.Run(t, r, harness.Bash("echo ok")), exit(0))
 }
 
 func TestCancel(t *testing.T) {
-	r := harness.Runner(t, harness.Options(t))
+	opts := harness.Options(t)
+	r := harness.Runner(t, opts)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	gone := errors.New("the client went away")
 	req := harness.Bash("echo before; sleep 60")
-	req.Started = func() { time.AfterFunc(time.Second, func() { cancel(gone) }) }
-	res, err := r.Execute(ctx, req)
+	req.Timeout = 60 * time.Second
+	var res *sandbox.Result
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		res, err = r.Execute(ctx, req)
+	}()
+	eventually(t, "the program runs", func() bool { return len(harness.Asleep(t, opts)) == 1 })
+	cancel(errors.New("the client went away"))
+	<-done
 	if err != nil {
-		// The cancellation met the sandbox before its program.
-		if !errors.Is(err, gone) {
-			t.Fatal(err)
-		}
-		return
+		t.Fatal(err)
 	}
 	check(t, res, killedAt(sandbox.StatusCanceled))
 	if string(res.Stdout) != "before\n" {

@@ -30,14 +30,15 @@ func TestTimeLimit(t *testing.T) {
 		"fork bomb":        harness.Bash("echo before; :(){ :|:& };: 2>/dev/null; while :; do :; done"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			req.Timeout = time.Second
+			const limit = 2 * time.Second
+			req.Timeout = limit
 			res := harness.Run(t, r, req)
 			check(t, res, killedAt(sandbox.StatusTimedOut))
 			if string(res.Stdout) != "before\n" {
 				t.Errorf("stdout %q: what was printed before is part of the answer", res.Stdout)
 			}
 			// A guard against twice the limit, not a measurement.
-			if res.Duration < time.Second || res.Duration > 2500*time.Millisecond {
+			if res.Duration < limit || res.Duration >= 2*limit {
 				t.Errorf("ended after %v", res.Duration)
 			}
 		})
@@ -148,7 +149,7 @@ func TestFloodLeavesTheServerFlat(t *testing.T) {
 	before := residentBytes(t)
 	res := flood("yes", 2*time.Second)
 	check(t, res, killedAt(sandbox.StatusTimedOut))
-	if len(res.Stdout) != opts.Limits.MaxOutputBytes || res.StdoutBytes < 100<<20 {
+	if len(res.Stdout) != opts.Limits.MaxOutputBytes || res.StdoutBytes < 16<<20 {
 		t.Errorf("%d bytes kept of %d", len(res.Stdout), res.StdoutBytes)
 	}
 	res = flood("yes >&2 & yes", 2*time.Second)
