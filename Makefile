@@ -22,7 +22,7 @@ endif
 NAME    := code-execution-sandbox
 BIN     := bin/$(NAME)
 PKG     := ./cmd/$(NAME)
-IMAGE   := $(NAME)-runtime:latest
+IMAGE   := $(NAME)-runtime
 VERSION ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # CONFIG=path/to/config.toml is passed on; without it the defaults hold.
@@ -81,18 +81,31 @@ build-linux: go
 # No program interpreter in the ELF header: nothing of the host is linked in.
 assert_static = if LC_ALL=C ldd $(1) 2>&1 | grep -q '=>'; then echo "build: $(1) is not static" >&2; exit 1; fi
 
-# The image carries a sum of what it was built from. FORCE=1 builds it anew all
-# the same, with today's packages.
-IMAGE_INPUTS := image/Dockerfile image/compose.yaml $(wildcard image/launcher/*)
+# What the image is built from. It carries a sum of it, so that a build without
+# a change is skipped; FORCE=1 builds it anew all the same, with today's packages.
+IMAGE_INPUTS := image/Dockerfile image/compose.yaml image/describe.py $(sort $(wildcard image/launcher/* image/whisper/* image/whisper/local/*))
+
+# PROFILE=slim makes an image with bash and Python alone, beside the full one.
+PROFILE ?= full
+image_tag = $(IMAGE):$(if $(filter slim,$(1)),slim,latest)
+# WITH_WHISPER=0 leaves out faster-whisper, the one part that needs PyPI. Unless
+# it is said, an image that is there without it is left without it.
+image_label = $(shell systemd/docker.sh image inspect -f '{{index .Config.Labels "$(NAME).$(2)"}}' $(call image_tag,$(1)) 2>/dev/null)
+export WITH_WHISPER
 
 .PHONY: docker-build
-docker-build: setup ## Build the runtime image (FORCE=1: with fresh packages)
-	@INPUTS=$$(cat $(IMAGE_INPUTS) | sha256sum | cut -c1-16); export INPUTS; \
-	have=$$(systemd/docker.sh image inspect -f '{{index .Config.Labels "$(NAME).inputs"}}' $(IMAGE) 2>/dev/null || true); \
-	if [ "$$have" = "$$INPUTS" ] && [ -z "$(FORCE)" ]; then exit 0; fi; \
-	echo "docker-build: $(IMAGE)"; \
-	image/base.sh $(if $(FORCE),--fresh); \
+docker-build: setup ## Build the runtime image (PROFILE=full|slim, WITH_WHISPER=1|0, FORCE=1: with fresh packages)
+	@$(call build_image,$(PROFILE))
+
+define build_image
+	whisper=$(if $(filter slim,$(1)),0,$${WITH_WHISPER:-$(or $(call image_label,$(1),whisper),1)}); \
+	inputs=$$(cd image && { echo $(1) $$whisper; sha256sum $(patsubst image/%,%,$(filter-out %/local,$(IMAGE_INPUTS))); } | sha256sum | cut -c1-16); \
+	if [ "$(call image_label,$(1),inputs)" = "$$inputs" ] && [ -z "$(FORCE)" ]; then exit 0; fi; \
+	echo "docker-build: $(call image_tag,$(1))"; \
+	base=$$(image/base.sh $(if $(FORCE),--fresh)); \
+	export TAG=$(lastword $(subst :, ,$(call image_tag,$(1)))) PROFILE=$(1) WITH_WHISPER=$$whisper BASE=$$base INPUTS=$$inputs; \
 	systemd/docker.sh compose -p $(NAME) -f image/compose.yaml build $(if $(FORCE),--no-cache)
+endef
 
 .PHONY: import
 import: build docker-build ## Import the runtime image from Docker into containerd
@@ -154,7 +167,9 @@ AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' GOTOOLCHAIN=$(GOTOOLCHAIN)
 # What tests call beside what run needs: pgrep, npm for real MCP clients, and
 # what operators put around the server.
 .PHONY: test-setup
-test-setup: go docker-build apparmor
+test-setup: go setup
+	@$(call build_image,slim)
+	@$(call build_image,full)
 	@systemd/setup.sh program pgrep procps
 	@systemd/setup.sh program npm npm
 	@systemd/setup.sh unpack bin/tools/unpacked prometheus prometheus
@@ -242,7 +257,7 @@ fuzz: go ## Every fuzz test for FUZZTIME (30s)
 	done
 
 GODIRS  := $(wildcard cmd config image internal oci systemd test)
-SHFILES := $(wildcard image/*.sh systemd/*.sh systemd/package/* test/host/*.sh) .ci/run
+SHFILES := $(wildcard image/*.sh image/*/*.sh systemd/*.sh systemd/package/* test/host/*.sh) .ci/run
 
 .PHONY: lint
 lint: go tools ## gofmt, go vet, golangci-lint, shellcheck

@@ -1,17 +1,19 @@
 #!/bin/sh
 # base.sh makes sure that Docker has the image that the runtime image starts
-# from: it is there already, or the registry has it, or, where no registry can
-# be reached, it is made here from Debian's packages under the same name.
+# from, and prints its name. It is the one that Dockerfile pins by digest, if
+# a registry has it; or else the Debian of the same name that is there; or else
+# one that is made here from Debian's packages under that name.
 #
 #	image/base.sh [--fresh]
 #
-# --fresh replaces the one that is there. Root (or sudo) is needed only to make
+# --fresh makes that last one anew. Root (or sudo) is needed only to make
 # one, and to talk to Docker where the user may not.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-suite=trixie
-image=debian:$suite-slim
+pinned=$(sed -n 's/^ARG BASE=//p' "$here/Dockerfile")
+image=${pinned%@*}
+suite=$(expr "$image" : 'debian:\(.*\)-slim')
 
 say() { printf 'image: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -19,12 +21,21 @@ as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 docker() { "$here/../systemd/docker.sh" "$@"; }
 
 docker version >/dev/null || die "Docker does not answer; make setup starts it"
-if [ "${1-}" != --fresh ]; then
-	docker image inspect "$image" >/dev/null 2>&1 && exit 0
+docker image inspect "$pinned" >/dev/null 2>&1 && { echo "$pinned"; exit 0; }
+# One that was made here says that no registry is in reach.
+note="made by image/base.sh"
+if [ "${1-}" != --fresh ] && [ "$(docker image inspect -f '{{.Comment}}' "$image" 2>/dev/null)" = "$note" ]; then
+	echo "$image"
+	exit 0
 fi
-say "pulling $image"
-docker pull --quiet "$image" >/dev/null 2>&1 && exit 0
-say "no registry gives $image; making it from Debian's packages"
+say "pulling $pinned"
+docker pull --quiet "$pinned" >/dev/null 2>&1 && { echo "$pinned"; exit 0; }
+if [ "${1-}" != --fresh ] && docker image inspect "$image" >/dev/null 2>&1; then
+	say "no registry gives it; taking the $image that is here"
+	echo "$image"
+	exit 0
+fi
+say "no registry gives it; making $image from Debian's packages"
 
 command -v apt-get >/dev/null ||
 	die "that needs apt. On a machine with a registry: docker save $image -o base.tar; here: docker load -i base.tar"
@@ -81,5 +92,6 @@ make_tar || { update_keys && make_tar; } || {
 	grep -E '^(E|W|Err)' -A 1 "$tmp/log" | head -n 12 >&2
 	die "mmdebstrap could not make $image; bring it from another machine: docker save $image -o base.tar; here: docker load -i base.tar"
 }
-docker import --message "made by image/base.sh" "$tmp/base.tar" "$image" >/dev/null
+docker import --message "$note" "$tmp/base.tar" "$image" >/dev/null
 say "made $image"
+echo "$image"

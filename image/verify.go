@@ -59,27 +59,14 @@ func (e *UnfitError) add(format string, args ...any) {
 
 // verify looks at the unpacked tree of img as a sandbox will see it, and reads
 // Environment from it. Preconditions: ctx carries a lease.
-func verify(ctx context.Context, snapshotter snapshots.Snapshotter, img *Image) (err error) {
-	lease, _ := leases.FromContext(ctx)
-	key := "code-execution-sandbox-verify-" + lease
-	mounts, err := snapshotter.View(ctx, key, img.ChainID)
-	if err != nil {
-		return fmt.Errorf("view snapshot: %w", err)
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTimeout, errors.New("cleaning up took too long"))
-		defer cancel()
-		if e := snapshotter.Remove(ctx, key); e != nil {
-			err = errors.Join(err, fmt.Errorf("remove view: %w", e))
-		}
-	}()
+func verify(ctx context.Context, snapshotter snapshots.Snapshotter, img *Image) error {
 	unfit := &UnfitError{Name: img.Name}
 	if img.Layers < 2 {
 		// The overlayfs snapshotter makes it a bind mount. All sandboxes would
 		// then share inodes, and with them file locks to signal with.
 		unfit.add("it has a single layer, two are needed")
 	}
-	err = inside(mounts, func() (err error) {
+	err := viewed(ctx, snapshotter, *img, func() (err error) {
 		if err := examine(ctx, unfit); err != nil {
 			return err
 		}
@@ -93,6 +80,25 @@ func verify(ctx context.Context, snapshotter snapshots.Snapshotter, img *Image) 
 		return unfit
 	}
 	return nil
+}
+
+// viewed calls look with the unpacked tree of img as its root directory.
+// Preconditions: ctx carries a lease.
+func viewed(ctx context.Context, snapshotter snapshots.Snapshotter, img Image, look func() error) (err error) {
+	lease, _ := leases.FromContext(ctx)
+	key := "code-execution-sandbox-view-" + lease
+	mounts, err := snapshotter.View(ctx, key, img.ChainID)
+	if err != nil {
+		return fmt.Errorf("view snapshot: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTimeout, errors.New("cleaning up took too long"))
+		defer cancel()
+		if e := snapshotter.Remove(ctx, key); e != nil {
+			err = errors.Join(err, fmt.Errorf("remove view: %w", e))
+		}
+	}()
+	return inside(mounts, look)
 }
 
 // inside calls look with the mounts as its root directory, so that every path

@@ -59,9 +59,10 @@ comes from Docker through its API. Nothing is done when it is there already.`,
 }
 
 func imageStatusCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	var sbom bool
+	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Tell which runtime image is in use",
+		Short: "Tell which runtime image is in use, and what is in it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.config()
@@ -73,12 +74,22 @@ func imageStatusCommand(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if sbom {
+					text, err := image.SBOM(cmd.Context(), h.client, img)
+					if err != nil {
+						return err
+					}
+					_, err = os.Stdout.Write(text)
+					return err
+				}
 				fmt.Printf("name      %s\ndigest    %s\nsource    %s\nlayers    %d, %s\ncreated   %s\ncontains  %s\n",
 					img.Name, img.Digest, img.SourceID, img.Layers, megabytes(img.Size), img.Created.UTC().Format(time.RFC3339), img.Environment)
 				return nil
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&sbom, "sbom", false, "print its bill of materials (CycloneDX, JSON)")
+	return cmd
 }
 
 // progress returns a function that draws a bar where a person watches, and one

@@ -24,5 +24,6 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(envMutation); name != "" {
 		os.Exit(mutate(name, os.Args[1:]))
 	}
-	os.Exit(harness.Main(m))
+	// What is served is what must hold.
+	os.Exit(harness.Main(m, harness.Image(harness.Full)))
 }

@@ -36,8 +36,17 @@ import (
 	"code-execution-sandbox/internal/sandbox"
 )
 
-// ImageName is the runtime image as docker compose builds it.
-const ImageName = "code-execution-sandbox-runtime:latest"
+// The runtime images as make docker-build makes them.
+const (
+	// Slim has bash and Python alone. Most tests run on it, since it is
+	// imported in a second.
+	Slim = "code-execution-sandbox-runtime:slim"
+	// Full is what is served.
+	Full = "code-execution-sandbox-runtime:latest"
+)
+
+// ImageName is the runtime image of the tests: Slim, or what Main was told.
+var ImageName = Slim
 
 // Namespace is where the tests' containers live: this process's own, since the
 // runtime keeps its state by namespace, for all containerds of the host.
@@ -54,13 +63,22 @@ var env struct {
 	seen map[string][]string // guarded by mu; ids of sandboxes by address and namespace
 }
 
+// Option changes what Main sets up.
+type Option func()
+
+// Image makes the tests run on another image than Slim.
+func Image(name string) Option { return func() { ImageName = name } }
+
 // Main runs the tests of a package on a private containerd: the one in PATH,
 // or the one in the directory that daemontest.EnvBinaries names.
-func Main(m *testing.M) int {
+func Main(m *testing.M, options ...Option) int {
+	for _, set := range options {
+		set()
+	}
 	if os.Geteuid() != 0 {
 		return refuse("needs root")
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), Slow(5*time.Minute), errors.New("setting up took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), Slow(10*time.Minute), errors.New("setting up took too long"))
 	defer cancel()
 	if err := setUp(ctx); err != nil {
 		return refuse(errors.Join(err, tearDown()).Error())

@@ -51,10 +51,14 @@ run_dir = %q
 shutdown_grace_seconds = 2
 %s
 `, opts.RunDir, extra)
+	sandbox := fmt.Sprintf("cgroup_parent = %q", opts.CgroupParent)
+	if !strings.Contains(extra, "\nimage = ") {
+		sandbox += fmt.Sprintf("\nimage = %q", opts.ImageName)
+	}
 	// Keys of a table that extra opens stay in that table.
 	for table, keys := range map[string]string{
 		"containerd": fmt.Sprintf("address = %q\nnamespace = %q", opts.Address, opts.Namespace),
-		"sandbox":    fmt.Sprintf("cgroup_parent = %q", opts.CgroupParent),
+		"sandbox":    sandbox,
 	} {
 		head := "[" + table + "]\n"
 		if !strings.Contains(text, head) {
