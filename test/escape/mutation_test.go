@@ -150,17 +150,28 @@ func withoutUserNamespace(s *specs.Spec, _ string) error {
 // programFirst puts user code where the launcher was. It reads the frame as
 // the launcher does and becomes the program; there is no report at the end.
 func programFirst(s *specs.Spec, _ string) error {
-	s.Process.Args = []string{"/usr/bin/python3", "-I", "-c", `
+	s.Process.Args = append([]string{"/usr/bin/python3", "-I", "-c", `
 import os, sys
+held, relay = [], os.dup(1)
+for fd in 0, 1, 2:
+    reader, writer = os.pipe()
+    own, other = (writer, reader) if fd else (reader, writer)
+    os.dup2(own, fd)
+    os.close(own)
+    held.append(other)
+os.write(relay, b"P")
+os.close(relay)
 os.write(1, b"R")
 def exactly(n):
     b = b""
     while len(b) < n: b += os.read(0, n - len(b))
     return b
-code = exactly(int.from_bytes(exactly(24)[20:], "big"))
+header = exactly(24)
+for fd in held: os.close(fd)
+code = exactly(int.from_bytes(header[20:], "big"))
 open("/tmp/main", "wb").write(code)
 language = sys.argv[1]
-os.execv("/usr/bin/" + {"python": "python3"}.get(language, language), [language, "/tmp/main"])`, s.Process.Args[1]}
+os.execv("/usr/bin/" + {"python": "python3"}.get(language, language), [language, "/tmp/main"])`}, s.Process.Args[1:]...)
 	return nil
 }
 
