@@ -210,7 +210,7 @@ func (b *box) takePipes() error {
 	if err != nil {
 		return fmt.Errorf("take the program's streams: %w", err)
 	}
-	b.streams.close()
+	b.closeStreams()
 	b.streams = pipes
 	return nil
 }
@@ -402,7 +402,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	used, usedErr := b.meter.Read()
 	unread, _ := unix.IoctlGetInt(int(b.unread.Fd()), unix.TIOCINQ) // FIONREAD; 0 where it fails
 	// Ends the readers and the writer whatever they wait for.
-	b.streams.close()
+	b.closeStreams()
 	cancel()
 	<-drained
 	writer.Wait()
@@ -552,7 +552,7 @@ func (b *box) killTask(ctx context.Context) error {
 //
 // Preconditions: ctx outlives the call that the sandbox worked for.
 func (b *box) dispose(ctx context.Context) error {
-	b.streams.close()
+	b.closeStreams()
 	if b.meter != nil {
 		b.meter.Close()
 	}

@@ -26,7 +26,7 @@ type streams struct {
 	unread *os.File
 }
 
-func (s *streams) close() {
+func (s *streams) closeStreams() {
 	for _, f := range []*os.File{s.unread, s.stdin, s.stdout, s.stderr} {
 		if f != nil {
 			_ = f.Close()
@@ -62,7 +62,7 @@ func fifo(dir string, descriptor int) string {
 func openFIFOs(dir string) (s streams, err error) {
 	defer func() {
 		if err != nil {
-			s.close()
+			s.closeStreams()
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -88,7 +88,7 @@ func openFIFOs(dir string) (s streams, err error) {
 func openPipes(launcher int, genuine func() bool) (s streams, err error) {
 	defer func() {
 		if err != nil {
-			s.close()
+			s.closeStreams()
 		}
 	}()
 	proc := filepath.Join("/proc", strconv.Itoa(launcher))

@@ -98,7 +98,7 @@ func TestTotalLimits(t *testing.T) {
 // the metrics.
 func TestProtectionsAreTold(t *testing.T) {
 	s := harness.Serve(t, harness.Options(t), "[sandbox]\nuser_namespace = false\n")
-	resp, err := http.Get(s.Base() + "/healthz") //nolint:noctx // answered within a second
+	resp, err := http.Get(s.Base() + "/healthz")
 	if err != nil {
 		t.Fatal(err)
 	}
