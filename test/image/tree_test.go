@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -82,8 +83,8 @@ func TestNoSecretsAndNoBuildPaths(t *testing.T) {
 	}
 	withTree(t, func(root string) {
 		checked := 0
-		walk(t, root, func(path, name string) {
-			data, err := os.ReadFile(path)
+		walk(t, root, func(file, name string) {
+			data, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +93,12 @@ func TestNoSecretsAndNoBuildPaths(t *testing.T) {
 				if !slices.ContainsFunc(s.hints, func(hint string) bool { return bytes.Contains(data, []byte(hint)) }) {
 					continue
 				}
-				if found := s.pattern.Find(data); found != nil && !bytes.Contains(found, []byte(":password@")) {
+				// GnuTLS tests itself with a key that is in its source; urllib3
+				// explains addresses with an example.
+				if strings.Contains(name, "/libgnutls.so") || strings.HasSuffix(path.Dir(name), "/urllib3/util") || strings.HasSuffix(path.Dir(name), "/urllib3/util/__pycache__") {
+					continue
+				}
+				if found := s.pattern.Find(data); found != nil {
 					t.Errorf("%s: %s: %.60q", name, s.what, found)
 				}
 			}
