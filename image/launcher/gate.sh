@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Lets a booted bash wait for its program: bash reads this file, named by
 # BASH_ENV, before it opens /tmp/main.sh. It says that it is ready and waits at
 # the gate, descriptor 3, until the launcher has written the program. Nothing of

@@ -51,7 +51,7 @@ ls "$own"/*.whl >/dev/null 2>&1 && source=--no-index || source=
 python3 -m pip install --quiet --disable-pip-version-check --no-input --root-user-action ignore --retries 1 --timeout 15 \
 	--no-cache-dir --no-compile --no-deps --only-binary :all: --require-hashes $source --find-links "$own" \
 	--target "$site" -r "$requirements" >"$log" 2>&1 || die "$(cause PyPI)"
-rm -rf "$site/bin"
+rm -rf "${site:?}/bin"
 
 read -r _ model revision <"$sums"
 cache=$tree/usr/share/huggingface/hub/models--$(echo "$model" | sed 's:/:--:g')
