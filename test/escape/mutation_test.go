@@ -123,7 +123,7 @@ var mutations = []mutation{
 		}},
 	{name: "one user id for all, no seccomp", red: []int{116, 169},
 		edit: func(s *specs.Spec, b string) error { s.Linux.Seccomp = nil; return withoutUserNamespace(s, b) }},
-	{name: "the program is the first process", unproven: true, red: []int{134}, only: []int{134}, edit: programFirst},
+	{name: "the program is the first process", red: []int{134}, only: []int{134}, edit: programFirst},
 	{name: "one PID namespace for all", red: []int{43}, only: []int{43, 138}, edit: sharedPIDs, holds: true,
 		green: map[int]string{138: "the launcher ends whatever a program leaves, before the end of the PID namespace would"}},
 	{name: "no limits of a process", unproven: true, red: []int{94, 95, 118, 212},

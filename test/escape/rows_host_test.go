@@ -101,7 +101,7 @@ tally({"name": call("name_to_handle_at", -100, "/", ctypes.create_string_buffer(
     "open": call("open_by_handle_at", -100, ctypes.create_string_buffer(200), 0)}.items())`},
 	{n: 17, what: "secrets in the image", seconds: 60, out: `\d{4,} files`, python: `
 import re
-bad = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bxox[abpr]-[0-9]{8,}|\beyJhbGciOi[A-Za-z0-9_-]{10,}|Acquire::https?::Proxy|/var/run/docker\.sock")
+bad = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n(?:[A-Za-z0-9+/=]{60,76}\r?\n){4}|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bxox[abpr]-[0-9]{8,}|\beyJhbGciOi[A-Za-z0-9_-]{10,}|Acquire::https?::Proxy|/var/run/docker\.sock")
 words = b"PRIVATE KEY-----", b"AKIA", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"xox", b"eyJhbGciOi", b"::Proxy", b"docker.sock"
 n = 0
 for top, dirs, names in os.walk("/"):
