@@ -562,17 +562,23 @@ func (b *box) dispose(ctx context.Context) error {
 	}
 	err := b.remove(ctx)
 	if err == nil && b.awaitShim(ctx) {
-		return nil
+		if b.shim == 0 && b.r.hasShim(b.id) {
+			return nil // it ends by itself, or has no record and the sweep ends it
+		}
+		return b.removeLeavings()
 	}
 	if pingErr := b.r.ping(ctx); pingErr != nil {
 		return errors.Join(err, pingErr) // the shim is not to blame
 	}
 	n, killErr := killShims(b.r.shims(func(id string) bool { return id == b.id }))
-	if n == 0 {
-		return errors.Join(err, killErr)
+	if n > 0 {
+		b.r.log.Warn("killed a shim that did not do its work", "sandbox", b.id, "error", err)
+		err = b.remove(ctx)
 	}
-	b.r.log.Warn("killed a shim that did not do its work", "sandbox", b.id, "error", err)
-	return b.remove(ctx)
+	if err := errors.Join(err, killErr); err != nil {
+		return err
+	}
+	return b.removeLeavings()
 }
 
 // awaitShim waits for the end of the shim, which has nothing left to do.
@@ -635,20 +641,11 @@ func (b *box) tryRemove(ctx context.Context) error {
 	// FailedPrecondition while it runs.
 	_, err := b.r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: b.id})
 	err = errgrpc.ToNative(err)
-	gone := err == nil
 	if errdefs.IsNotFound(err) {
 		err = unmount("/" + b.r.opts.Namespace + "/" + b.id + "/rootfs")
-		// A shim without a record may be about to make the sandbox; the sweep
-		// ends it.
-		gone = !b.r.hasShim(b.id)
 	}
 	if err != nil {
 		return fmt.Errorf("delete task: %w", err)
-	}
-	if gone {
-		if err := b.removeLeavings(); err != nil {
-			return err
-		}
 	}
 	if err := b.r.containers.Delete(ctx, b.id); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete container: %w", err)
