@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
 
 	"code-execution-sandbox/test/harness"
 )
@@ -24,7 +25,8 @@ func withTree(t *testing.T, look func(root string)) {
 	t.Helper()
 	ctx := t.Context()
 	store := harness.Client().SnapshotService("overlayfs")
-	mounts, err := store.View(ctx, "image-tree", served(t).ChainID)
+	mounts, err := store.View(ctx, "image-tree", served(t).ChainID,
+		snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "test"}))
 	if err != nil {
 		t.Fatal(err)
 	}
