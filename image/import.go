@@ -25,6 +25,8 @@ const (
 	// leaseExpiry bounds how long the half-made import of a process that died
 	// is kept; it must be longer than any import takes.
 	leaseExpiry = 24 * time.Hour
+	// unpackTries is how often layers may go while they are unpacked.
+	unpackTries = 3
 	// cleanupTimeout bounds giving up the lease, garbage collection included.
 	cleanupTimeout = time.Minute
 )
@@ -283,8 +285,14 @@ func install(ctx context.Context, client *containerd.Client, opts Options, targe
 
 	opts.Progress(Progress{Step: StepUnpack})
 	// Unpack also makes the config refer to the snapshot, so that the record
-	// we write below keeps it from the garbage collector.
-	if err := containerd.NewImage(client, record).Unpack(ctx, opts.Snapshotter); err != nil {
+	// we write below keeps it from the garbage collector. A layer that is there
+	// already is nobody's until then: a collection that was due can take it from
+	// under the next one, which is then made anew.
+	err = containerd.NewImage(client, record).Unpack(ctx, opts.Snapshotter)
+	for tries := 1; errdefs.IsNotFound(err) && tries < unpackTries; tries++ {
+		err = containerd.NewImage(client, record).Unpack(ctx, opts.Snapshotter)
+	}
+	if err != nil {
 		return Image{}, fmt.Errorf("unpack: %w", err)
 	}
 	opts.Progress(Progress{Step: StepVerify})
