@@ -562,10 +562,10 @@ func (b *box) dispose(ctx context.Context) error {
 	}
 	err := b.remove(ctx)
 	if err == nil && b.awaitShim(ctx) {
-		if b.shim == 0 && b.r.hasShim(b.id) {
-			return nil // it ends by itself, or has no record and the sweep ends it
+		if b.shim == 0 {
+			return nil // remove has seen to it, or the sweep will
 		}
-		return b.removeLeavings()
+		return b.removeLeavings() // what ended after remove had looked
 	}
 	if pingErr := b.r.ping(ctx); pingErr != nil {
 		return errors.Join(err, pingErr) // the shim is not to blame
@@ -641,11 +641,20 @@ func (b *box) tryRemove(ctx context.Context) error {
 	// FailedPrecondition while it runs.
 	_, err := b.r.tasks.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: b.id})
 	err = errgrpc.ToNative(err)
+	gone := err == nil
 	if errdefs.IsNotFound(err) {
 		err = unmount("/" + b.r.opts.Namespace + "/" + b.id + "/rootfs")
+		// A shim without a record may be about to make the sandbox; the sweep
+		// ends it.
+		gone = !b.r.hasShim(b.id)
 	}
 	if err != nil {
 		return fmt.Errorf("delete task: %w", err)
+	}
+	if gone {
+		if err := b.removeLeavings(); err != nil {
+			return err
+		}
 	}
 	if err := b.r.containers.Delete(ctx, b.id); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete container: %w", err)
