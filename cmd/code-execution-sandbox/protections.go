@@ -73,9 +73,9 @@ func (h *host) missing() []string {
 // lack reports whether a protection is not there.
 func (h *host) lack(name protection.Name) bool { return slices.Contains(h.missing(), string(name)) }
 
-// rooms is how many sandboxes can exist at a time; the runner's own figure.
+// rooms is how many sandboxes can exist at a time.
 func (h *host) rooms() int {
-	return 2*h.cfg.Sandbox.MaxConcurrent + h.cfg.Pool.Python + h.cfg.Pool.Bash
+	return runner.Rooms(h.cfg.Sandbox.MaxConcurrent, h.cfg.Pool.Python+h.cfg.Pool.Bash)
 }
 
 const (

@@ -547,8 +547,7 @@ func (b *box) killTask(ctx context.Context) error {
 
 // dispose removes every trace of the sandbox, whatever state it is in. What is
 // not there is no error, so it can be tried again. It escalates: SIGKILL to
-// every process in the cgroup, then to the shim, whose leavings containerd
-// clears away.
+// every process in the cgroup, then to the shim.
 //
 // Preconditions: ctx outlives the call that the sandbox worked for.
 func (b *box) dispose(ctx context.Context) error {

@@ -145,6 +145,10 @@ type Runner struct {
 
 var _ sandbox.Executor = (*Runner)(nil)
 
+// Rooms is how many sandboxes can exist at a time, with so many slots and so many
+// sandboxes prepared: as many again as may run can be on their way out.
+func Rooms(slots, pooled int) int { return 2*slots + pooled }
+
 // New makes a Runner. Nothing runs until Refresh has found an image.
 func New(opts Options) (*Runner, error) {
 	if opts.Log == nil {
@@ -165,8 +169,7 @@ func New(opts Options) (*Runner, error) {
 	for _, n := range opts.Pool {
 		pooled += n
 	}
-	// As many again as may run can be on their way out.
-	rooms := 2*opts.Slots + pooled
+	rooms := Rooms(opts.Slots, pooled)
 	claimed := &ids{}
 	if opts.UIDBase%uidsPerSandbox != 0 {
 		return nil, fmt.Errorf("user ids: %d is not a multiple of %d", opts.UIDBase, uidsPerSandbox)
