@@ -134,6 +134,9 @@ type Queue struct {
 type Pool struct {
 	Python int `toml:"python" range:"0..256"`
 	Bash   int `toml:"bash" range:"0..256"`
+	// Preload names the modules that each Python has imported before its program
+	// comes.
+	Preload []string `toml:"preload" is:"module"`
 	// MaxAge is the age at which an unused sandbox is replaced.
 	MaxAge Seconds `toml:"max_age_seconds" range:"10..86400"`
 }
@@ -188,7 +191,7 @@ func Default() Config {
 			AllowMissing:    []string{},
 		},
 		Queue:  Queue{MaxWaiting: 32, MaxWait: 30},
-		Pool:   Pool{Python: 4, Bash: 1, MaxAge: 600},
+		Pool:   Pool{Python: 4, Bash: 1, Preload: []string{}, MaxAge: 600},
 		Result: Result{MaxStdoutChars: 16000, MaxStderrChars: 8000},
 	}
 }

@@ -59,6 +59,7 @@ var checks = map[string]check{
 	"image": {`an image's name, such as "name:tag" or "registry.example.org/name@sha256:…"`,
 		match(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)},
 	"optional profile": {`the name of a loaded AppArmor profile, or "" for none`, match(`^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})?$`)},
+	"module":           {`a Python module, such as "numpy" or "matplotlib.pyplot"`, match(`^[A-Za-z_][A-Za-z0-9_]{0,63}(\.[A-Za-z_][A-Za-z0-9_]{0,63})*$`)},
 	"cgroup":           {`a cgroup's path below the root, such as "/code-execution-sandbox"`, isPath},
 }
 

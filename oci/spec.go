@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +49,14 @@ const (
 	cpuPeriod = 100_000
 	// minCPUQuota is the kernel's lower bound of a quota, in microseconds.
 	minCPUQuota = 1000
+
+	// maxPreload is what the launcher takes of names, in bytes.
+	maxPreload = 4000
 )
+
+// module is the name of a Python module as the import statement takes it, but
+// for letters outside of ASCII.
+var module = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
 // languages are the names that the launcher takes as its argument.
 var languages = []string{"bash", "python"}
@@ -102,6 +110,8 @@ type Params struct {
 	// AppArmorProfile is the name of a loaded profile. Empty means none; a name
 	// on a host without AppArmor fails the start.
 	AppArmorProfile string
+	// Preload names Python modules that are imported before the program comes.
+	Preload []string
 	// RelayedStreams has the launcher use the standard streams that it is
 	// started with, instead of pipes of its own.
 	RelayedStreams bool
@@ -139,6 +149,10 @@ func (p *Params) check() error {
 	require(p.TmpInodes > 0, "TmpInodes", "%d: must be positive, 0 would mean no limit", p.TmpInodes)
 	require(p.ShmInodes > 0, "ShmInodes", "%d: must be positive, 0 would mean no limit", p.ShmInodes)
 	require(p.MaxRuntime > 0, "MaxRuntime", "%v: must be positive", p.MaxRuntime)
+	for _, name := range p.Preload {
+		require(module.MatchString(name), "Preload", "%q is not the name of a Python module", name)
+	}
+	require(len(strings.Join(p.Preload, ",")) <= maxPreload, "Preload", "the names have more than %d bytes together", maxPreload)
 	return errors.Join(errs...)
 }
 
@@ -170,6 +184,9 @@ func process(p Params) *specs.Process {
 	args := []string{Launcher, p.Language}
 	if !p.RelayedStreams {
 		args = append(args, "direct")
+	}
+	if p.Language == "python" && len(p.Preload) > 0 {
+		args = append(args, "preload="+strings.Join(p.Preload, ","))
 	}
 	return &specs.Process{
 		// No terminal: no /dev/console (CVE-2025-52565), no TIOCSTI.

@@ -116,6 +116,10 @@ func TestParamsRefused(t *testing.T) {
 		{"TmpInodes", func(p *Params) { p.TmpInodes = 0 }},
 		{"ShmInodes", func(p *Params) { p.ShmInodes = 0 }},
 		{"MaxRuntime", func(p *Params) { p.MaxRuntime = 0 }},
+		{"Preload", func(p *Params) { p.Preload = []string{"numpy", "a b"} }},
+		{"Preload", func(p *Params) { p.Preload = []string{""} }},
+		{"Preload", func(p *Params) { p.Preload = []string{"a,b"} }},
+		{"Preload", func(p *Params) { p.Preload = []string{strings.Repeat("a", 4001)} }},
 	} {
 		p := params()
 		tt.change(&p)
@@ -138,7 +142,7 @@ func TestParamsRefusedAllAtOnce(t *testing.T) {
 	kind := reflect.TypeFor[Params]()
 	for field := range kind.Fields() {
 		switch name := field.Name; name {
-		case "RootPath", "UserNamespace", "AppArmorProfile", "NoSwapLimit", "RelayedStreams": // zero has a meaning
+		case "RootPath", "UserNamespace", "AppArmorProfile", "NoSwapLimit", "RelayedStreams", "Preload": // zero has a meaning
 		default:
 			if !strings.Contains(err.Error(), name+": ") {
 				t.Errorf("the zero %s is not refused: %v", name, err)
@@ -159,6 +163,7 @@ func TestParamsAccepted(t *testing.T) {
 		"least processes":  func(p *Params) { p.PIDs = MinPIDs },
 		"AppArmor profile": func(p *Params) { p.AppArmorProfile = "example" },
 		"no swap limit":    func(p *Params) { p.NoSwapLimit = true },
+		"modules":          func(p *Params) { p.Preload = []string{"numpy", "matplotlib.pyplot"} },
 	} {
 		p := params()
 		change(&p)
@@ -337,7 +342,7 @@ func scribble(v reflect.Value) {
 // reads the host, a file or a clock.
 func TestPure(t *testing.T) {
 	pure := map[string]bool{
-		"errors": true, "fmt": true, "math": true, "path": true, "slices": true, "strconv": true, "strings": true, "time": true,
+		"errors": true, "fmt": true, "math": true, "path": true, "regexp": true, "slices": true, "strconv": true, "strings": true, "time": true,
 		"github.com/opencontainers/runtime-spec/specs-go": true,
 	}
 	files, err := filepath.Glob("*.go")

@@ -146,9 +146,9 @@ func (h *host) runnerOptions() runner.Options {
 		RunDir: cfg.RunDir, Cgroups: h.cgroups, CgroupParent: cfg.Sandbox.CgroupParent,
 		Limits: limits(cfg),
 		Slots:  cfg.Sandbox.MaxConcurrent, MaxWaiting: cfg.Queue.MaxWaiting, MaxWait: cfg.Queue.MaxWait.Duration(),
-		PoolMaxAge: cfg.Pool.MaxAge.Duration(),
-		Arch:       runtime.GOARCH,
-		Log:        h.log,
+		PoolMaxAge: cfg.Pool.MaxAge.Duration(), Preload: cfg.Pool.Preload,
+		Arch: runtime.GOARCH,
+		Log:  h.log,
 	}
 	if cfg.Sandbox.UserNamespace && !h.lack(protection.UserNamespaces) {
 		opts.UIDBase = uint32(cfg.Sandbox.UIDBase) //nolint:gosec // the range is checked by config

@@ -3,12 +3,14 @@
  * known, waits for exactly one program on standard input, lets it run as its
  * child, and tells how it ended.
  *
- *	launcher python|bash [direct]
+ *	launcher python|bash [direct] [preload=MODULE,...]
  *
  * With "direct" the streams below are not those it was started with but pipes
  * of its own making, at the same descriptors: the server opens the other ends by
  * way of /proc, and nothing stands between it and the program. Only the byte 'P'
  * goes to the standard output it was started with, to say that they are there.
+ *
+ * Python imports the modules of "preload" before it waits.
  *
  * Standard input carries one frame, then the program's own standard input:
  *
@@ -50,6 +52,7 @@ enum {
 	/* Exit codes of the launcher itself, before any program has started. */
 	EX_NO_FRAME = 120, /* standard input ended before the frame did */
 	EX_BROKEN = 121,   /* the sandbox is not as the image promises */
+	EX_NO_BOOT = 122,  /* the interpreter ended before it had a program */
 	/* Where a child of ours reads the permission to start. */
 	GATE = 3,
 	/* Beyond any descriptor that is made here. */
@@ -66,8 +69,10 @@ struct language {
 /* How many processors os.cpu_count() tells of, so that a Pool() is no larger
  * than the sandbox: -I makes Python deaf to PYTHON_CPU_COUNT, which has it. */
 static char cpu_count[32] = "cpu_count=default";
+/* What sitecustomize.py knows us by; "=" and names of modules follow. */
+static char launched[4096] = "launcher";
 static char *const python_argv[] = {
-	"python3", "-I", "-B", "-u", "-X", cpu_count, "-X", "launcher", "/tmp/main.py", NULL,
+	"python3", "-I", "-B", "-u", "-X", cpu_count, "-X", launched, "/tmp/main.py", NULL,
 };
 static char *const bash_argv[] = {"bash", "/tmp/main.sh", NULL};
 
@@ -161,6 +166,28 @@ static void child(const struct language *lang, int gate)
 	broken(lang->path);
 }
 
+/* The interpreter, whose death before it has a program is the end of ours: the
+ * server reads that where it waits for 'R'. */
+static pid_t interpreter;
+
+static void on_child(int sig)
+{
+	(void)sig;
+	if (waitpid(interpreter, NULL, WNOHANG) == interpreter)
+		die(EX_NO_BOOT);
+}
+
+/* watch_child decides whether on_child sees a death; it is not between fork and
+ * the moment when the child is known. */
+static void watch_child(int how)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	if (sigprocmask(how, &set, NULL) < 0)
+		broken("sigprocmask");
+}
+
 /* The server's ends of pipes of our own, which keep these whole until the server
  * has opened them. */
 static int held[3] = {-1, -1, -1};
@@ -198,11 +225,21 @@ static void release_streams(void)
 int main(int argc, char **argv)
 {
 	const struct language *lang = NULL;
-	int direct = argc == 3 && strcmp(argv[2], "direct") == 0;
-	for (size_t i = 0; argc == 2 + direct && i < sizeof languages / sizeof *languages; i++)
+	int direct = 0, wrong = argc < 2;
+	const size_t name = strlen(launched);
+	for (size_t i = 0; !wrong && i < sizeof languages / sizeof *languages; i++)
 		if (strcmp(argv[1], languages[i].name) == 0)
 			lang = &languages[i];
-	if (lang == NULL) {
+	for (int i = 2; i < argc; i++) {
+		const char *modules = argv[i] + sizeof "preload" - 1;
+		if (strcmp(argv[i], "direct") == 0)
+			direct = 1;
+		else if (strncmp(argv[i], "preload=", sizeof "preload") == 0 && strlen(modules) < sizeof launched - name)
+			strcpy(launched + name, modules);
+		else
+			wrong = 1;
+	}
+	if (lang == NULL || wrong) {
 		errno = EINVAL;
 		broken("arguments");
 	}
@@ -216,15 +253,20 @@ int main(int argc, char **argv)
 	int gate[2];
 	if (pipe2(gate, O_CLOEXEC) < 0)
 		broken("pipe2");
-	pid_t pid = fork();
-	if (pid < 0)
+	if (signal(SIGCHLD, on_child) == SIG_ERR)
+		broken("signal");
+	watch_child(SIG_BLOCK);
+	interpreter = fork();
+	if (interpreter < 0)
 		broken("fork");
-	if (pid == 0)
+	if (interpreter == 0)
 		child(lang, gate[0]);
+	watch_child(SIG_UNBLOCK);
 	close(gate[0]);
 
 	unsigned char header[HEADER];
 	read_exactly(header, sizeof header);
+	watch_child(SIG_BLOCK); /* from here on it is waited for below */
 	release_streams();
 	if (memcmp(header, "CES1", 4) != 0) {
 		errno = EPROTO;
@@ -257,7 +299,7 @@ int main(int argc, char **argv)
 	for (;;) {
 		int s;
 		pid_t got = waitpid(-1, &s, 0);
-		if (got == pid) {
+		if (got == interpreter) {
 			status = s;
 			break;
 		}

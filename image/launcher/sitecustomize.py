@@ -6,12 +6,43 @@ before it opens the file: here it says that it is ready and waits at the gate
 until the launcher has written the program. Then it goes on by itself, so the
 program is an ordinary main script, with no frame of ours below it.
 
+"-X launcher=numpy,pandas" imports these modules first.
+
 Any other interpreter in the sandbox finds nothing to do here.
 """
 
 import sys
 
-if sys._xoptions.pop("launcher", False):
+
+def _preload(names):
+    """Imports modules whose own words are nobody's output."""
+    import importlib
+    import os
+
+    streams = os.dup(1), os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    failure = None
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as e:
+            failure = f"preload: {name}: {type(e).__name__}: {e}\n"
+            break
+    for to, stream in enumerate(streams, 1):
+        os.dup2(stream, to)
+        os.close(stream)
+    os.close(null)
+    if failure:
+        os.write(2, failure.encode())
+        os._exit(121)
+
+
+_launched = sys._xoptions.pop("launcher", None)
+if _launched:
+    if _launched is not True:
+        _preload(_launched.split(","))
     import os
 
     os.write(1, b"R")

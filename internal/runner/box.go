@@ -243,6 +243,7 @@ func (o *Options) params(id string, lang sandbox.Language, firstID uint32) oci.P
 		AppArmorProfile: o.AppArmorProfile,
 		NoSwapLimit:     o.NoSwapLimit,
 		RelayedStreams:  o.Relay,
+		Preload:         o.Preload,
 	}
 	if firstID != 0 {
 		p.UserNamespace = &oci.IDRange{HostID: firstID, Size: uidsPerSandbox}

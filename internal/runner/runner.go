@@ -78,6 +78,9 @@ type Options struct {
 	// Pool says how many sandboxes wait prepared for each language. Empty
 	// means that each is prepared when it is needed.
 	Pool map[sandbox.Language]int
+	// Preload names the Python modules that a sandbox has imported before its
+	// program comes.
+	Preload []string
 	// PoolMaxAge is the age at which a prepared sandbox is replaced.
 	PoolMaxAge time.Duration
 	// UIDBase is the first host id of the user namespaces, a multiple of 65536;

@@ -48,7 +48,7 @@ func (r *Runner) selfTest(ctx context.Context, fs *rootfs) error {
 	memory := min(r.opts.Limits.Memory, proofMemory)
 	// Twice the limit, and every page of it used.
 	code = fmt.Sprintf("import os\nb = bytearray(%d)\nfor i in range(0, len(b), 4096): b[i] = 1\nos._exit(0)", 2*memory)
-	res, err = r.try(ctx, fs, code, func(p *oci.Params) { p.Memory = memory }, nil)
+	res, err = r.try(ctx, fs, code, func(p *oci.Params) { p.Memory, p.Preload = memory, nil }, nil)
 	switch {
 	case err != nil:
 		return err

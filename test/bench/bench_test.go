@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"code-execution-sandbox/internal/daemon/daemontest"
+	"code-execution-sandbox/test/harness"
 )
 
 func TestPercentile(t *testing.T) {
@@ -86,6 +89,38 @@ func TestWrite(t *testing.T) {
 		if name == "result.json" && !json.Valid(raw) {
 			t.Error("result.json is not JSON")
 		}
+	}
+}
+
+// The whole thing, as briefly as it can be: every contender that the host has
+// answers, every bar is measured, and nothing is left.
+func TestRun(t *testing.T) {
+	daemontest.Require(t)
+	out := t.TempDir()
+	if err := run(t.Context(), []string{
+		"-out", out, "-set", `sandbox.image = "` + harness.Slim + `"`, "-rounds", "2", "-block", "100ms", "-block-rounds", "1",
+		"-bursts", "1", "-drain", "300ms", "-calls", "20", "-flood", "300ms",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(out, "result.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got report
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Missing) > 0 || len(got.Faults) > 0 {
+		t.Errorf("missing: %q, faults: %q", got.Missing, got.Faults)
+	}
+	for _, bar := range got.Bars {
+		if !bar.Known {
+			t.Errorf("not measured: %s", bar.Name)
+		}
+	}
+	if len(got.Single) != len(ways)*len(languages) {
+		t.Errorf("%d contenders, want %d ways in %d languages", len(got.Single), len(ways), len(languages))
 	}
 }
 

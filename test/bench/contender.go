@@ -23,6 +23,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"code-execution-sandbox/image"
+	"code-execution-sandbox/oci"
 )
 
 // The ways to run a program, as they stand in the result.
@@ -125,10 +126,10 @@ func (b *bench) makeContenders(ctx context.Context, binary, config string) error
 			switch {
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
-			case err != nil && s != nil:
-				return fmt.Errorf("%s, %s: %w", way, lang, err)
-			case err != nil:
+			case errors.Is(err, exec.ErrNotFound) || err != nil && way == dockerRun: // it may have another image, or no daemon
 				b.report.Missing = append(b.report.Missing, fmt.Sprintf("%s, %s: %v", way, lang, err))
+			case err != nil:
+				return fmt.Errorf("%s, %s: %w", way, lang, err)
 			default:
 				b.contenders = append(b.contenders, c)
 			}
@@ -296,6 +297,10 @@ func (b *bench) runc(lang string, spec *specs.Spec, root string) (runFunc, error
 	for client := range clients {
 		own := *spec
 		linux := *spec.Linux
+		process := *spec.Process
+		// On the streams that it is started with: nobody opens the launcher's.
+		process.Args = []string{oci.Launcher, lang}
+		own.Process = &process
 		own.Root = &specs.Root{Path: root, Readonly: true}
 		linux.CgroupsPath = group(client)
 		if len(linux.UIDMappings) > 0 {
@@ -316,7 +321,7 @@ func (b *bench) runc(lang string, spec *specs.Spec, root string) (runFunc, error
 		}
 	}
 	state := filepath.Join(b.dir, "runc")
-	b.closers = append(b.closers, func() error { return removeCgroups(filepath.Dir(group(0))) })
+	b.closers = append(b.closers, func() error { return removeCgroups(filepath.Dir(group(0))) }, func() error { return removeAll(path, state) })
 	return func(ctx context.Context, client int, code string) (string, error) {
 		// Several clients may see the same serial number.
 		id := fmt.Sprintf("bench-%d-%d-%d", os.Getpid(), serial.Load(), client)
@@ -325,6 +330,24 @@ func (b *bench) runc(lang string, spec *specs.Spec, root string) (runFunc, error
 		out, err := command(cmd)
 		return strings.TrimPrefix(out, "R"), err
 	}, nil
+}
+
+// removeAll removes what a runtime still has: a command that is killed leaves
+// its container.
+func removeAll(runtime, state string) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, errors.New("the runtime does not answer"))
+	defer cancel()
+	ids, err := exec.CommandContext(ctx, runtime, "--root", state, "list", "--quiet").Output()
+	if err != nil {
+		return fmt.Errorf("list what %s has: %w", runtime, err)
+	}
+	var errs []error
+	for _, id := range strings.Fields(string(ids)) {
+		if out, err := exec.CommandContext(ctx, runtime, "--root", state, "delete", "--force", id).CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("delete %s: %w: %s", id, err, out))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // frame delivers a program to the launcher, which describes it.

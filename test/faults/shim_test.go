@@ -163,6 +163,30 @@ func TestF5LauncherDiesOrStops(t *testing.T) {
 	}
 }
 
+// The interpreter of a prepared sandbox dies, its launcher does not: no program
+// may be told that it ended so.
+func TestF5InterpreterDies(t *testing.T) {
+	opts := harness.Options(t)
+	opts.Pool = map[sandbox.Language]int{sandbox.Python: 2, sandbox.Bash: 1}
+	r := maintained(t, opts)
+	full := func() bool {
+		return r.Load().Prepared[sandbox.Python] == 2 && r.Load().Prepared[sandbox.Bash] == 1
+	}
+	eventually(t, 30*time.Second, "the pool fills", full)
+	for _, id := range sandboxes(t, opts) {
+		pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
+		if err != nil || len(pids) < 2 {
+			t.Fatal(pids, err)
+		}
+		signal(t, syscall.SIGKILL, slices.Max(pids)) // the launcher came first
+	}
+	within(t, 20*time.Second, func() {
+		execute(t, r, harness.Python("print(1)")).is(t, sandbox.StatusExited, "1\n")
+		execute(t, r, bash("echo ok", 10*time.Second)).is(t, sandbox.StatusExited, "ok\n")
+	})
+	eventually(t, 60*time.Second, "the pool fills again", full)
+}
+
 // Somebody outside holds a stream open: the end of the task is the end.
 func TestF22StreamHeldFromOutside(t *testing.T) {
 	opts := harness.Options(t)

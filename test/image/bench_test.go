@@ -1,6 +1,9 @@
 package image
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -77,6 +80,74 @@ func BenchmarkImports(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+}
+
+// BenchmarkPreload times a whole call that imports a library, in a prepared
+// sandbox that has it imported already against one that has not, and tells what
+// the sandbox holds beside: memory that no other shares.
+//
+//	go test -run '^$' -bench Preload -benchtime 20x ./test/image
+func BenchmarkPreload(b *testing.B) {
+	const own = "import re\nprint(sum(map(int, re.findall(r'Private_\\w+: +(\\d+)', open('/proc/self/smaps_rollup').read()))))\n"
+	for _, module := range []string{"numpy", "pandas", "matplotlib.pyplot"} {
+		var plain time.Duration
+		var plainKB int
+		for _, preload := range [][]string{nil, {module}} {
+			b.Run(fmt.Sprintf("%s/preloaded=%t", module, preload != nil), func(b *testing.B) {
+				opts := harness.Options(b)
+				opts.Pool = map[sandbox.Language]int{sandbox.Python: 1}
+				opts.Preload = preload
+				r := harness.Runner(b, opts)
+				maintain(b, r)
+				var took []time.Duration
+				for b.Loop() {
+					awaitPrepared(b, r)
+					start := time.Now()
+					harness.Run(b, r, harness.Python("import "+module))
+					took = append(took, time.Since(start))
+				}
+				awaitPrepared(b, r)
+				kb, err := strconv.Atoi(strings.TrimSpace(string(harness.Run(b, r, harness.Python(own)).Stdout)))
+				if err != nil {
+					b.Fatal(err)
+				}
+				slices.Sort(took)
+				p50 := took[len(took)/2]
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(float64(p50.Microseconds())/1000, "call-ms")
+				if preload == nil {
+					plain, plainKB = p50, kb
+					return
+				}
+				b.ReportMetric(p50.Seconds()/plain.Seconds(), "ratio")
+				b.ReportMetric(float64(kb-plainKB)/1024, "MB-more")
+			})
+		}
+	}
+}
+
+// maintain has a runner keep its pool full until the benchmark ends.
+func maintain(b *testing.B, r *runner.Runner) {
+	b.Helper()
+	ctx, stop := context.WithCancelCause(context.Background())
+	done := make(chan struct{})
+	go func() {
+		r.Maintain(ctx)
+		close(done)
+	}()
+	b.Cleanup(func() {
+		stop(errors.New("the benchmark has ended"))
+		<-done
+	})
+}
+
+// awaitPrepared waits until the pool is full and nothing else goes on.
+func awaitPrepared(b *testing.B, r *runner.Runner) {
+	b.Helper()
+	for r.Load().Prepared[sandbox.Python] == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond)
 }
 
 // parse reads what a program printed as seconds.

@@ -1,0 +1,46 @@
+package integration
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"code-execution-sandbox/internal/sandbox"
+	"code-execution-sandbox/test/harness"
+)
+
+// Modules are there before the program, of which it is told nothing else.
+func TestPreload(t *testing.T) {
+	const names = "print(dir())\n"
+	var without string
+	t.Run("without", func(t *testing.T) {
+		without = string(harness.Run(t, harness.Runner(t, harness.Options(t)), harness.Python(names)).Stdout)
+	})
+	opts := harness.Options(t)
+	opts.SelfTest = true
+	opts.Preload = []string{"decimal", "xml.dom.minidom", "this"} // the last one prints a poem
+	r := harness.Runner(t, opts)
+	res := harness.Run(t, r, harness.Python(names+"import sys\nfor m in 'decimal', 'xml.dom.minidom', 'csv': print(m, m in sys.modules)\nprint(sys.argv, sys._xoptions.get('launcher'))"))
+	check(t, res, exit(0))
+	want := without + "decimal True\nxml.dom.minidom True\ncsv False\n['/tmp/main.py'] None\n"
+	if got := string(res.Stdout); got != want || len(res.Stderr) > 0 {
+		t.Errorf("stdout: %s, want %s\nstderr: %s", got, want, res.Stderr)
+	}
+	check(t, harness.Run(t, r, harness.Bash("exit 3")), exit(3))
+}
+
+// A module that cannot be imported is told of at once, by its name.
+func TestPreloadUnknown(t *testing.T) {
+	opts := harness.Options(t)
+	opts.Preload = []string{"decimal", "nonesuch"}
+	r := harness.Runner(t, opts)
+	start := time.Now()
+	_, err := r.Execute(t.Context(), harness.Python("print(1)"))
+	if !errors.Is(err, sandbox.ErrUnavailable) || !strings.Contains(err.Error(), "preload: nonesuch: ModuleNotFoundError") {
+		t.Errorf("error: %v", err)
+	}
+	if took := time.Since(start); took > opts.MaxWait/2 {
+		t.Errorf("known after %v", took)
+	}
+}
