@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -444,6 +445,9 @@ func (j *journal) Write(p []byte) (int, error) {
 	}
 }
 
+// textLevel finds the level in a line of logrus's text format.
+var textLevel = regexp.MustCompile(`(?:^| )level=([a-z]+) `)
+
 // end passes on a line without an end.
 func (j *journal) end() { j.line(string(j.rest)) }
 
@@ -451,20 +455,20 @@ func (j *journal) line(text string) {
 	if text = strings.TrimSpace(text); text == "" {
 		return
 	}
-	level := slog.LevelWarn
-	// Every start has some warnings, the first before the format is set.
-	if strings.Contains(text, "level=warning") {
-		level = slog.LevelDebug
-	}
 	var entry struct{ Level, Msg, Error string }
 	if json.Unmarshal([]byte(text), &entry) == nil && entry.Msg != "" {
 		text = entry.Msg
 		if entry.Error != "" {
 			text += ": " + entry.Error
 		}
-		if entry.Level == "warning" {
-			level = slog.LevelDebug
-		}
+	} else if match := textLevel.FindStringSubmatch(text); match != nil {
+		// Shims, and containerd before its format is set.
+		entry.Level = match[1]
+	}
+	level := slog.LevelWarn
+	switch entry.Level {
+	case "debug", "info", "warning": // every start has some warnings, every sandbox tells of its shim
+		level = slog.LevelDebug
 	}
 	d := j.daemon
 	d.log.Log(context.Background(), level, "containerd says", "text", text)
