@@ -163,6 +163,10 @@ type usage struct {
 	memory, peak int64 // bytes, page cache and tmpfs included
 	cpu          time.Duration
 	oomKills     int64
+	// limitHits is how often the group's own limit left nothing to do but to
+	// kill; v1 has limit, in bytes, to hold against the peak: its failcnt stays
+	// 0 on some kernels (seen on 6.18).
+	limitHits, limit int64
 }
 
 func (g Group) usage() (usage, error) {
@@ -178,11 +182,13 @@ func (g Group) usage() (usage, error) {
 		read(&u.memory, "memory", "memory.usage_in_bytes", "")
 		read(&u.peak, "memory", "memory.max_usage_in_bytes", "")
 		read(&u.oomKills, "memory", "memory.oom_control", "oom_kill")
+		read(&u.limit, "memory", "memory.limit_in_bytes", "")
 		read(&cpu, "cpuacct", "cpuacct.usage", "")
 		u.cpu = time.Duration(cpu)
 	} else {
 		read(&u.memory, "memory", "memory.current", "")
 		read(&u.oomKills, "memory", "memory.events", "oom_kill")
+		read(&u.limitHits, "memory", "memory.events", "oom")
 		read(&cpu, "cpuacct", "cpu.stat", "usage_usec")
 		u.cpu = time.Duration(cpu) * time.Microsecond
 	}

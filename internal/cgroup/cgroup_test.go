@@ -125,6 +125,7 @@ func TestMeterV1(t *testing.T) {
 	set("memory.usage_in_bytes", "1000")
 	set("memory.max_usage_in_bytes", "5000")
 	set("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+	set("memory.limit_in_bytes", "20000000")
 	set("cpuacct.usage", "2000000")
 	m, err := g.Meter()
 	if err != nil {
@@ -137,8 +138,14 @@ func TestMeterV1(t *testing.T) {
 	set("memory.max_usage_in_bytes", "9000")
 	set("memory.oom_control", "oom_kill 3\n")
 	set("cpuacct.usage", "5000000")
-	if used, err := m.Read(); err != nil || used != (Used{PeakMemory: 8000, CPUTime: 3 * time.Millisecond, OOMKills: 2}) {
+	want := Used{PeakMemory: 8000, CPUTime: 3 * time.Millisecond, OOMKills: 2}
+	if used, err := m.Read(); err != nil || used != want {
 		t.Errorf("%+v, %v", used, err)
+	}
+	set("memory.max_usage_in_bytes", "19991000")
+	want.PeakMemory, want.LimitHit = 19990000, true
+	if used, err := m.Read(); err != nil || used != want {
+		t.Errorf("at the limit: %+v, %v", used, err)
 	}
 }
 
@@ -154,7 +161,7 @@ func TestMeterV2(t *testing.T) {
 	}
 	read := func(m *Meter, want int64) {
 		t.Helper()
-		if used, err := m.Read(); err != nil || used != (Used{PeakMemory: want, CPUTime: 250 * time.Microsecond, OOMKills: 1}) {
+		if used, err := m.Read(); err != nil || used != (Used{PeakMemory: want, CPUTime: 250 * time.Microsecond, OOMKills: 1, LimitHit: true}) {
 			t.Errorf("%+v, %v, want a peak of %d", used, err, want)
 		}
 	}
@@ -169,7 +176,7 @@ func TestMeterV2(t *testing.T) {
 	})
 	t.Run("a peak that can be reset", func(t *testing.T) {
 		set("memory.current", "1000")
-		set("memory.events", "oom_kill 0\n")
+		set("memory.events", "oom 0\noom_kill 0\n")
 		set("cpu.stat", "usage_usec 100\n")
 		set("memory.peak", "7000\n")
 		m, err := g.Meter()
@@ -180,6 +187,11 @@ func TestMeterV2(t *testing.T) {
 		after()
 		set("memory.peak", "6000\n") // what the kernel says through this descriptor
 		read(m, 5000)
+		// Killed because a group above or the host was out of memory.
+		set("memory.events", "oom 0\noom_kill 1\n")
+		if used, err := m.Read(); err != nil || used.OOMKills != 1 || used.LimitHit {
+			t.Errorf("%+v, %v", used, err)
+		}
 	})
 	t.Run("gone", func(t *testing.T) {
 		m, err := g.Meter()

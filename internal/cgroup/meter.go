@@ -27,9 +27,17 @@ type Used struct {
 	// peak it is what is held now, a lower bound.
 	PeakMemory int64
 	CPUTime    time.Duration
-	// OOMKills counts the processes killed at the memory limit.
+	// OOMKills counts the processes killed for want of memory.
 	OOMKills int64
+	// LimitHit says that the group's own limit was reached; without it, a
+	// group above or the host had no memory left.
+	LimitHit bool
 }
+
+// limitSlack is how far below its limit, in bytes, a group of v1 may stay when a
+// process is killed there: far more than the largest single piece of memory that
+// the kernel kills for, 32 KiB.
+const limitSlack = 1 << 20
 
 // Meter starts to measure. The caller closes the Meter.
 func (g Group) Meter() (*Meter, error) {
@@ -84,6 +92,7 @@ func (m *Meter) Read() (Used, error) {
 		PeakMemory: max(0, peak-m.base.memory),
 		CPUTime:    max(0, now.cpu-m.base.cpu),
 		OOMKills:   now.oomKills - m.base.oomKills,
+		LimitHit:   now.limitHits > m.base.limitHits || m.group.host.Version == V1 && now.peak > now.limit-limitSlack,
 	}, nil
 }
 

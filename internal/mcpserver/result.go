@@ -85,10 +85,14 @@ func (s *Server) text(ctx context.Context, r *sandbox.Result, stdout, stderr sho
 
 // status says in one line how the program ended, and why.
 func (s *Server) status(ctx context.Context, r *sandbox.Result) string {
-	memory := size(s.opts.Limits.Memory)
+	limit := "memory limit of " + size(s.opts.Limits.Memory)
 	oom := ""
-	if r.OOMKilled || r.Status == sandbox.StatusOutOfMemory {
-		oom = "a process was killed at the memory limit of " + memory
+	switch {
+	case r.OOMElsewhere:
+		limit = "the host ran out of memory, try again"
+		oom = "a process was killed: " + limit
+	case r.OOMKilled || r.Status == sandbox.StatusOutOfMemory:
+		oom = "a process was killed at the " + limit
 	}
 	switch r.Status {
 	case sandbox.StatusTimedOut:
@@ -108,7 +112,7 @@ func (s *Server) status(ctx context.Context, r *sandbox.Result) string {
 		how = "killed by " + signalName(r.Signal)
 	}
 	if r.Status == sandbox.StatusOutOfMemory && r.Signal == int(unix.SIGKILL) {
-		how, oom = "killed: memory limit of "+memory, ""
+		how, oom = "killed: "+limit, ""
 	}
 	return because(fmt.Sprintf("exit_code: %d", r.ExitCode), how, oom)
 }
@@ -195,7 +199,7 @@ var outputSchema = json.RawMessage(`{"type":"object","properties":{` +
 	`"queued_ms":{"type":"integer","description":"How long the call waited for others to end, before duration_ms."},` +
 	`"status":{"type":"string","enum":["exited","signaled","timed_out","out_of_memory","canceled"]},` +
 	`"signal":{"type":"integer","description":"The number of the signal that ended the program, 0 if none did."},` +
-	`"oom_killed":{"type":"boolean","description":"Whether the memory limit killed a process."},` +
+	`"oom_killed":{"type":"boolean","description":"Whether a process was killed for want of memory."},` +
 	`"stdout_bytes":{"type":"integer","description":"Bytes printed in all, also those not kept."},` +
 	`"stderr_bytes":{"type":"integer"}},` +
 	`"required":["exit_code","stdout","stderr","timed_out","truncated","duration_ms","queued_ms","status","signal","oom_killed","stdout_bytes","stderr_bytes"]}`)

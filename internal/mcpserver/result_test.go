@@ -77,6 +77,16 @@ var endings = map[string]*sandbox.Result{
 		r.OOMKilled = true
 		return r
 	}(),
+	"oom_of_host": func() *sandbox.Result {
+		r := ran(sandbox.StatusOutOfMemory, 137, 9, "allocating\n", "")
+		r.OOMKilled, r.OOMElsewhere = true, true
+		return r
+	}(),
+	"exit_0_oom_of_host": func() *sandbox.Result {
+		r := ran(sandbox.StatusExited, 0, 0, "a child died\n", "")
+		r.OOMKilled, r.OOMElsewhere = true, true
+		return r
+	}(),
 	"oom_of_child": func() *sandbox.Result {
 		r := ran(sandbox.StatusOutOfMemory, 1, 0, "", "MemoryError\n")
 		r.OOMKilled = true

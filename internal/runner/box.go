@@ -424,6 +424,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	res := &sandbox.Result{
 		Timeout: req.Timeout, Duration: duration,
 		CPUTime: used.CPUTime, PeakMemory: used.PeakMemory, OOMKilled: used.OOMKills > 0,
+		OOMElsewhere: used.OOMKills > 0 && !used.LimitHit,
 	}
 	res.Stdout, res.StdoutHead, res.StdoutBytes = stdout.Bytes()
 	res.Stderr, res.StderrHead, res.StderrBytes = stderr.Bytes()

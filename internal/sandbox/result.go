@@ -36,9 +36,12 @@ type Result struct {
 	// StdoutHead and StderrHead are the offsets in Stdout and Stderr at which
 	// the cut middle belongs; the whole length where nothing was cut.
 	StdoutHead, StderrHead int
-	// OOMKilled is true when the memory limit killed a process of the sandbox,
-	// also where Status names an end that came later.
+	// OOMKilled is true when a process of the sandbox was killed for want of
+	// memory, also where Status names an end that came later.
 	OOMKilled bool
+	// OOMElsewhere is true when that was not at the sandbox's own limit: all
+	// sandboxes together were at theirs, or the host had no memory left.
+	OOMElsewhere bool
 	// Timeout is the limit that was in force.
 	Timeout time.Duration
 	// Duration is the wall time from the code's delivery to the end.

@@ -19,7 +19,7 @@ var rows = []struct {
 	{2, "containerd is killed while it creates", "faults.TestF2ContainerdDiesWhileItCreates"},
 	{3, "containerd is away when a program ends", "faults.TestF3ContainerdIsAwayAtTheEnd"},
 	{4, "containerd is down at the start", "faults.TestF4ContainerdIsDownAtTheStart"},
-	{5, "a shim or launcher is killed", "faults.TestF5ShimDies faults.TestF5LauncherDiesOrStops faults.TestF5LauncherDiesAtDelivery"},
+	{5, "a shim or launcher is killed", "faults.TestF5ShimDies faults.TestF5LauncherDiesOrStops faults.TestF5LauncherDiesAtDelivery faults.TestF5InterpreterDies"},
 	{6, "a shim or containerd is stopped", "faults.TestF6ShimIsStopped faults.TestF6ContainerdIsStopped"},
 	{7, "the runtime is slow or hangs", "faults.TestF7RuntimeIsSlowOrHangs"},
 	{8, "the runtime is missing or broken", "faults.TestF8RuntimeIsMissingOrBroken faults.TestF8HealthTells"},
@@ -35,7 +35,7 @@ var rows = []struct {
 	{18, "two servers on one host", "faults.TestF18TwoServers faults.TestF18TwoRunners runner.TestClaimIDs"},
 	{19, "an id is there already", ""}, // ids have 128 random bits, and none is used again
 	{20, "leftovers of a crash", "faults.TestF20StaleFiles faults.TestF9SandboxesCannotBeRemoved"},
-	{21, "the wall clock jumps", ""}, // a host of its own
+	{21, "the wall clock jumps", "host.TestHost"},
 	{22, "a stream is held open after the end", "faults.TestF22StreamHeldFromOutside"},
 	{23, "the server pauses", "faults.TestF23ServerPauses"},
 	{24, "tokens are guessed", "httpserver.TestFailedTokensAreLimited httpserver.TestRow3Tokens"},
@@ -46,12 +46,12 @@ var rows = []struct {
 	{29, "sessions are flooded or stolen", "httpserver.TestRow14Sessions httpserver.TestCancelledByAnotherToken httpserver.TestRow44NothingStays"},
 	{30, "5000 calls at once", "faults.TestF30FiveThousandClients integration.TestQueue"},
 	{31, "everybody comes back at once", "faults.TestF31NoThunderingHerd"},
-	{32, "the host is out of memory", ""}, // a host of its own
+	{32, "the host is out of memory", "host.TestHost"},
 	{33, "a protection is gone after an update", "faults.TestF33ProofAfterARestart integration.TestSelfTest"},
 	{34, "a new configuration is bad", "integration.TestOneLineErrors"}, // it is read once, at the start
 	{35, "nobody takes the log", "faults.TestF35LogIsStuck observe.TestLogOfAStalledReader"},
 	{36, "a kernel and runtime with a known fault", "advisory.TestLook advisory.TestFound"},
-	{37, "the host restarts with leftovers", ""}, // a host of its own
+	{37, "the host restarts with leftovers", "host.TestHost"},
 	{38, "debug pages are exposed", "httpserver.TestRow11NotFound"},
 }
 

@@ -55,7 +55,7 @@ func TestMemoryLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			res := harness.Run(t, r, req)
-			if res.Status != sandbox.StatusOutOfMemory || !res.OOMKilled {
+			if res.Status != sandbox.StatusOutOfMemory || !res.OOMKilled || res.OOMElsewhere {
 				t.Errorf("%s (oom %v) with exit code %d: %s", res.Status, res.OOMKilled, res.ExitCode, res.Stderr)
 			}
 		})

@@ -60,6 +60,9 @@ func TestTotalLimits(t *testing.T) {
 				return
 			}
 			statuses[i] = res.Status
+			if res.OOMKilled != res.OOMElsewhere {
+				t.Errorf("killed (%v) at its own limit", res.OOMKilled)
+			}
 		})
 	}
 	calls.Wait()
