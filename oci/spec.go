@@ -183,7 +183,7 @@ func Spec(p Params) (*specs.Spec, error) {
 func process(p Params) *specs.Process {
 	args := []string{Launcher, p.Language}
 	if !p.RelayedStreams {
-		args = append(args, "direct")
+		args = append(args, "pipes")
 	}
 	if p.Language == "python" && len(p.Preload) > 0 {
 		args = append(args, "preload="+strings.Join(p.Preload, ","))

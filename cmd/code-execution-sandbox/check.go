@@ -55,7 +55,8 @@ var findings = []finding{
 	{Name: "known-faults", Remedy: "update what is named"},
 	{Name: "run-directory", Remedy: "set run_dir to an absolute path on a tmpfs that root can write"},
 	{Name: "image", Remedy: "import the runtime image: make docker-build import, or docker save IMAGE | code-execution-sandbox image import -"},
-	{Name: "self-test", Remedy: "a protection does not hold or a sandbox does not start; nothing is served until it does: see the detail and containerd's log"},
+	{Name: "self-test", Remedy: "a protection does not hold or a sandbox does not start; nothing is served until it does: see the detail, and containerd's log where that says too little"},
+	{Name: "leftovers", Remedy: "a server that is not alive any more left them: its next start removes them, and so does code-execution-sandbox sweep"},
 	{Name: "clean-up", Remedy: "run code-execution-sandbox sweep; if that does not help, restart containerd and run it again"},
 }
 
@@ -221,9 +222,15 @@ func check(ctx context.Context, a *app, out *report) {
 	default:
 		out.add("image", err, "")
 	}
+	n, err := r.Strays(ctx)
+	if err == nil && n > 0 {
+		out.warn("leftovers", fmt.Errorf("%d sandboxes that nobody owns", n))
+	} else {
+		out.add("leftovers", err, "none of an earlier server")
+	}
 	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout) //nolint:forbidigo // the error says enough
 	defer cancel()
-	out.add("clean-up", r.Close(closeCtx), "nothing left behind")
+	out.add("clean-up", r.Close(closeCtx), "nothing left of this check")
 }
 
 // checkCgroup looks at the controllers that bound a sandbox.

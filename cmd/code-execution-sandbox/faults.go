@@ -102,6 +102,6 @@ func (h *host) logFaults(ctx context.Context) {
 		h.log.Warn("known fault", "id", f.ID, "in", f.In.String(), "what", f.What, "do", f.Do, "may_be_fixed", f.MaybeFixed)
 	}
 	if len(keptOut) > 0 {
-		h.log.Info("known faults that no program in a sandbox can use", "ids", strings.Join(keptOut, " "))
+		h.log.Debug("known faults that no program in a sandbox can use", "ids", strings.Join(keptOut, " "))
 	}
 }

@@ -13,7 +13,10 @@ import (
 )
 
 func imageCommand(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Bring the runtime image in, or tell which is in use"}
+	cmd := &cobra.Command{
+		Use: "image", Short: "Bring the runtime image in, or tell which is in use",
+		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(imageImportCommand(a), imageStatusCommand(a))
 	return cmd
 }

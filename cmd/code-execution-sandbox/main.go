@@ -40,7 +40,7 @@ func main() {
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // another one ends the process at once, but for serve
 	// containerd's client has a logger of its own, which repeats what it
 	// returns as errors.
 	_ = log.SetLevel("panic")

@@ -31,6 +31,9 @@ Exit codes: the program's own; 124 at the time limit, 137 at the memory limit,
 			if len(args) == 1 {
 				file = args[0]
 			}
+			if cmd.Flags().Changed("timeout") && timeout < 1 {
+				return fmt.Errorf("--timeout %d: a program runs for at least 1 second", timeout)
+			}
 			return runOnce(cmd.Context(), a, file, stdin, sandbox.Request{
 				ID: "run", Language: languageOf(language, file), Timeout: time.Duration(timeout) * time.Second,
 			})

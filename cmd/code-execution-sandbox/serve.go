@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
 	"sync"
 	"syscall"
@@ -65,6 +66,8 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		return err
 	}
 
+	hurry, forget := secondSignal()
+	defer forget()
 	var tool *mcpserver.Server // set before anything can find an image
 	opts := h.runnerOptions()
 	opts.SelfTest = true
@@ -93,7 +96,7 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		MCP: tool.Handler(), Health: r, HealthDetail: h.healthDetail(r), Gatherer: registry, Registerer: registry, Tokens: tokens(secrets),
 		AllowedOrigins: cfg.AllowedOrigins, AllowedHosts: cfg.AllowedHosts,
 		MaxBodyBytes: mcpserver.MaxBodyBytes(opts.Limits), MaxConnections: cfg.MaxConnections,
-		ShutdownDelay: cfg.ShutdownDelay.Duration(), ShutdownGrace: cfg.ShutdownGrace.Duration(), Version: version, Logger: log,
+		ShutdownDelay: cfg.ShutdownDelay.Duration(), ShutdownGrace: cfg.ShutdownGrace.Duration(), Hurry: hurry, Version: version, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -113,6 +116,26 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 	maintain.Go(func() { managed.run(ctx) })
 	log.Info("serving", "url", endpoint(ln), "containerd", h.address, "cgroup", int(h.cgroups.Version), "version", version)
 	return server.Serve(ctx, ln)
+}
+
+// secondSignal returns a channel that is closed by the second signal to end. The
+// third then ends the process as if nobody listened.
+func secondSignal() (hurry <-chan struct{}, forget func()) {
+	signals, second := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		defer signal.Stop(signals)
+		for range 2 {
+			select {
+			case <-signals:
+			case <-done:
+				return
+			}
+		}
+		close(second)
+	}()
+	return second, func() { close(done) }
 }
 
 func listen(ctx context.Context, addr string) (net.Listener, error) {

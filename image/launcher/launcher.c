@@ -3,12 +3,14 @@
  * known, waits for exactly one program on standard input, lets it run as its
  * child, and tells how it ended.
  *
- *	launcher python|bash [direct] [preload=MODULE,...]
+ *	launcher python|bash [pipes] [preload=MODULE,...]
  *
- * With "direct" the streams below are not those it was started with but pipes
+ * With "pipes" the streams below are not those it was started with but pipes
  * of its own making, at the same descriptors: the server opens the other ends by
  * way of /proc, and nothing stands between it and the program. Only the byte 'P'
- * goes to the standard output it was started with, to say that they are there.
+ * goes to the standard output it was started with, to say that they are there;
+ * the byte 'T' on standard input says that the server has taken them. From then
+ * on a server that dies is seen at once, and everything here ends with it.
  *
  * Python imports the modules of "preload" before it waits.
  *
@@ -53,6 +55,8 @@ enum {
 	EX_NO_FRAME = 120, /* standard input ended before the frame did */
 	EX_BROKEN = 121,   /* the sandbox is not as the image promises */
 	EX_NO_BOOT = 122,  /* the interpreter ended before it had a program */
+	/* And after: */
+	EX_NO_SERVER = 123, /* nobody reads what the program writes */
 	/* Where a child of ours reads the permission to start. */
 	GATE = 3,
 	/* Beyond any descriptor that is made here. */
@@ -189,8 +193,8 @@ static void watch_child(int how)
 }
 
 /* The server's ends of pipes of our own, which keep these whole until the server
- * has opened them. */
-static int held[3] = {-1, -1, -1};
+ * has taken them. */
+static int held[3];
 
 /* make_streams puts a pipe in place of each standard stream. */
 static void make_streams(void)
@@ -213,42 +217,78 @@ static void make_streams(void)
 	close(relayed);
 }
 
-/* release_streams makes the ends of the streams depend on the server and the
- * program alone. */
+/* release_streams waits until the server has taken its ends, and leaves them to
+ * it alone. */
 static void release_streams(void)
 {
+	char taken;
+	read_exactly(&taken, 1);
+	if (taken != 'T') {
+		errno = EPROTO;
+		broken("streams");
+	}
 	for (int fd = 0; fd < 3; fd++)
-		if (held[fd] >= 0)
-			close(held[fd]);
+		close(held[fd]);
+}
+
+static void on_nothing(int sig)
+{
+	(void)sig;
+}
+
+/* await_end reaps until the program has ended, and returns its wait status. A
+ * server that dies leaves nobody who would end the program at its limit: then
+ * the other end of standard error is closed, and everything here ends. */
+static int await_end(void)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	if (signal(SIGCHLD, on_nothing) == SIG_ERR)
+		broken("signal");
+	for (;;) {
+		int status;
+		pid_t got = waitpid(-1, &status, WNOHANG);
+		if (got == interpreter)
+			return status;
+		if (got < 0 && errno != EINTR)
+			die(EX_BROKEN);
+		if (got != 0)
+			continue;
+		/* SIGCHLD is blocked but for this wait, so none is missed. */
+		struct pollfd reader = {.fd = 2};
+		if (ppoll(&reader, 1, NULL, &none) > 0)
+			die(EX_NO_SERVER);
+	}
 }
 
 int main(int argc, char **argv)
 {
 	const struct language *lang = NULL;
-	int direct = 0, wrong = argc < 2;
+	int pipes = 0, wrong = argc < 2;
 	const size_t name = strlen(launched);
 	for (size_t i = 0; !wrong && i < sizeof languages / sizeof *languages; i++)
 		if (strcmp(argv[1], languages[i].name) == 0)
 			lang = &languages[i];
 	for (int i = 2; i < argc; i++) {
 		const char *modules = argv[i] + sizeof "preload" - 1;
-		if (strcmp(argv[i], "direct") == 0)
-			direct = 1;
+		if (strcmp(argv[i], "pipes") == 0)
+			pipes = 1;
 		else if (strncmp(argv[i], "preload=", sizeof "preload") == 0 && strlen(modules) < sizeof launched - name)
 			strcpy(launched + name, modules);
 		else
 			wrong = 1;
 	}
 	if (lang == NULL || wrong) {
-		errno = EINVAL;
-		broken("arguments");
+		static const char other[] = "launcher: the image and the server are of different versions: build and import the image anew\n";
+		(void)!write(2, other, sizeof other - 1);
+		die(EX_BROKEN);
 	}
 
 	/* Keep the nonce from the program: no /proc/1/mem, no core. */
 	if (prctl(PR_SET_DUMPABLE, 0) < 0)
 		broken("prctl");
 
-	if (direct)
+	if (pipes)
 		make_streams();
 	int gate[2];
 	if (pipe2(gate, O_CLOEXEC) < 0)
@@ -264,10 +304,11 @@ int main(int argc, char **argv)
 	watch_child(SIG_UNBLOCK);
 	close(gate[0]);
 
+	if (pipes)
+		release_streams();
 	unsigned char header[HEADER];
 	read_exactly(header, sizeof header);
-	watch_child(SIG_BLOCK); /* from here on it is waited for below */
-	release_streams();
+	watch_child(SIG_BLOCK); /* from here on it is waited for in await_end */
 	if (memcmp(header, "CES1", 4) != 0) {
 		errno = EPROTO;
 		broken("frame");
@@ -295,17 +336,7 @@ int main(int argc, char **argv)
 		broken("gate");
 	close(gate[1]);
 
-	int status = 0;
-	for (;;) {
-		int s;
-		pid_t got = waitpid(-1, &s, 0);
-		if (got == interpreter) {
-			status = s;
-			break;
-		}
-		if (got < 0 && errno != EINTR)
-			die(EX_BROKEN);
-	}
+	int status = await_end();
 	/* Nothing may write after the report. */
 	kill(-1, SIGKILL);
 	while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)

@@ -28,7 +28,7 @@ def _preload(names):
         try:
             importlib.import_module(name)
         except BaseException as e:
-            failure = f"preload: {name}: {type(e).__name__}: {e}\n"
+            failure = f"pool.preload: {name}: {type(e).__name__}: {e}\n"
             break
     for to, stream in enumerate(streams, 1):
         os.dup2(stream, to)

@@ -385,8 +385,19 @@ func (s *service) handle(path string) reply {
 }
 
 func TestRow46ShutdownEnds(t *testing.T) {
+	closed := make(chan struct{})
+	close(closed)
+	for name, set := range map[string]func(*Options){
+		"after the grace": func(o *Options) { o.ShutdownGrace = 20 * time.Millisecond },
+		"in a hurry":      func(o *Options) { o.ShutdownDelay, o.ShutdownGrace, o.Hurry = time.Hour, time.Hour, closed },
+	} {
+		t.Run(name, func(t *testing.T) { shutdownEnds(t, set) })
+	}
+}
+
+func shutdownEnds(t *testing.T, set func(*Options)) {
 	inBothEras(t, func(t *testing.T, _ *service, e era) {
-		s := prepare(t, func(o *Options, _ *mcpserver.Options) { o.ShutdownGrace = 20 * time.Millisecond })
+		s := prepare(t, func(o *Options, _ *mcpserver.Options) { set(o) })
 		ctx, stop := context.WithCancel(t.Context())
 		served := s.serve(ctx)
 		body, headers := e.call(1, "wait", "")

@@ -88,6 +88,8 @@ type Options struct {
 	// ShutdownGrace is how long running calls may go on after that. Zero ends
 	// them at once.
 	ShutdownGrace time.Duration
+	// Hurry, where there is one, ends both at once when it is closed.
+	Hurry <-chan struct{}
 	// Version is told by /healthz.
 	Version string
 	// Logger takes refusals at level warn and requests at level debug. Nil
@@ -188,17 +190,24 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 
 	s.leaving.Store(true)
-	s.opts.Logger.InfoContext(ctx, "shutting down", "delay", s.opts.ShutdownDelay, "grace", s.opts.ShutdownGrace)
+	s.opts.Logger.InfoContext(ctx, "shutting down", "running", s.calls.count(), "delay", s.opts.ShutdownDelay, "grace", s.opts.ShutdownGrace)
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve http: %w", err)
 	case <-time.After(s.opts.ShutdownDelay):
+	case <-s.opts.Hurry:
 	}
 	s.draining.Store(true)
 	stopping, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), s.opts.ShutdownGrace+answerTime, errShutdown)
 	defer stop()
-	grace := time.AfterFunc(s.opts.ShutdownGrace, func() { s.calls.endAll(errShutdown) })
-	defer grace.Stop()
+	go func() {
+		select {
+		case <-time.After(s.opts.ShutdownGrace):
+		case <-s.opts.Hurry:
+		case <-stopping.Done():
+		}
+		s.calls.endAll(errShutdown)
+	}()
 	if server.Shutdown(stopping) == nil {
 		return nil
 	}

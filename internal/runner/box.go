@@ -212,6 +212,9 @@ func (b *box) takePipes() error {
 	}
 	b.closeStreams()
 	b.streams = pipes
+	if _, err := b.stdin.Write([]byte{takenByte}); err != nil {
+		return fmt.Errorf("take the program's streams: %w", err)
+	}
 	return nil
 }
 
@@ -282,7 +285,7 @@ func (b *box) await(ctx context.Context, want byte) error {
 		// What it complained of stands in stderr, in an image that is not ours.
 		_ = b.stderr.SetReadDeadline(time.Now().Add(drainGrace))
 		why, _ := io.ReadAll(io.LimitReader(b.stderr, 256))
-		return fmt.Errorf("await launcher: it ended before it was ready: %q", why)
+		return fmt.Errorf("await launcher: it ended before it was ready: %s", strings.TrimSpace(string(why)))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ const (
 	nonceSize  = 16
 	reportSize = nonceSize + 4
 	pipesByte  = 'P'
+	takenByte  = 'T'
 	readyByte  = 'R'
 )
 

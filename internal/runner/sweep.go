@@ -41,13 +41,33 @@ func (r *Runner) Sweep(ctx context.Context) (Swept, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, sweepTimeout, errors.New("it took too long"))
 	defer cancel()
 	var swept Swept
+	s, strays, used, err := r.look(ctx)
+	if err != nil {
+		return swept, err
+	}
+	errs := s.containers(ctx, strays, &swept)
+	errs = append(errs, s.shims(ctx, &swept), s.cgroups(ctx, &swept), s.directories(&swept))
+	if s.alone && len(strays) == swept.Containers {
+		// Another instance may be about to use a view that no container uses.
+		errs = append(errs, r.sweepViews(ctx, used, &swept))
+	}
+	return swept, errors.Join(errs...)
+}
+
+// Strays counts the sandboxes that a Sweep would remove.
+func (r *Runner) Strays(ctx context.Context) (int, error) {
+	_, strays, _, err := r.look(ctx)
+	return len(strays), err
+}
+
+// look finds the sandboxes that nobody owns, and the snapshots that the others
+// use.
+func (r *Runner) look(ctx context.Context) (s *sweep, strays []*box, used map[string]bool, err error) {
 	found, err := r.containers.List(ctx, fmt.Sprintf("labels.%q", labelInstance))
 	if err != nil {
-		return swept, fmt.Errorf("list containers: %w", err)
+		return nil, nil, nil, fmt.Errorf("list containers: %w", err)
 	}
-	s := r.newSweep()
-	used := map[string]bool{}
-	var strays []*box
+	s, used = r.newSweep(), map[string]bool{}
 	for _, c := range found {
 		if owner := c.Labels[labelInstance]; owner != r.instance.id && !locked(c.Labels[labelLock]) {
 			s.dead[owner] = true
@@ -58,13 +78,7 @@ func (r *Runner) Sweep(ctx context.Context) (Swept, error) {
 			used[c.SnapshotKey] = true
 		}
 	}
-	errs := s.containers(ctx, strays, &swept)
-	errs = append(errs, s.shims(ctx, &swept), s.cgroups(ctx, &swept), s.directories(&swept))
-	if s.alone && len(strays) == swept.Containers {
-		// Another instance may be about to use a view that no container uses.
-		errs = append(errs, r.sweepViews(ctx, used, &swept))
-	}
-	return swept, errors.Join(errs...)
+	return s, strays, used, nil
 }
 
 const (

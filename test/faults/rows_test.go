@@ -31,7 +31,7 @@ var rows = []struct {
 	{14, "the client goes away", "faults.TestF14ClientGoesAway conformance.TestRow39Cancelled conformance.TestRow40ConnectionDrop"},
 	{15, "the client stops reading", "faults.TestF15ClientStopsReading httpserver.TestStalledClient"},
 	{16, "SIGTERM with calls running", "faults.TestF16Termination faults.TestF16CloseIsBounded"},
-	{17, "SIGKILL at any moment, and a restart", "faults.TestF17KilledServer integration.TestKilledServer"},
+	{17, "SIGKILL at any moment, and a restart", "faults.TestF17KilledServer faults.TestF17ProgramsEndWithTheirServer integration.TestKilledServer"},
 	{18, "two servers on one host", "faults.TestF18TwoServers faults.TestF18TwoRunners runner.TestClaimIDs"},
 	{19, "an id is there already", ""}, // ids have 128 random bits, and none is used again
 	{20, "leftovers of a crash", "faults.TestF20StaleFiles faults.TestF9SandboxesCannotBeRemoved"},

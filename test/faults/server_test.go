@@ -308,6 +308,38 @@ func TestF17KilledServer(t *testing.T) {
 	}
 }
 
+// A program whose server is killed has nobody who would end it at its limit: it
+// ends at once, and so does what is prepared, before any other server comes.
+func TestF17ProgramsEndWithTheirServer(t *testing.T) {
+	opts := harness.Options(t)
+	s := harness.Start(t, opts, "[pool]\npython = 1\nbash = 2\n")
+	s.AwaitHealthy(t)
+	// Deaf, without output, and with processes that have left it.
+	go func() { _, _ = call(t.Context(), t, s, "trap '' HUP TERM PIPE; setsid sleep 300 & while :; do :; done", 60) }()
+	awaitRunning(t, s, 1)
+	eventually(t, 30*time.Second, "the pool fills", func() bool { return prepared(t, s) == 3 })
+	living := func() (pids []int) {
+		groups, err := opts.Cgroups.Children(opts.CgroupParent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range groups {
+			of, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, of...)
+		}
+		return pids
+	}
+	if n := len(living()); n < 8 {
+		t.Fatalf("%d processes in 4 sandboxes", n)
+	}
+	s.Kill()
+	eventually(t, 10*time.Second, "every process has ended", func() bool { return len(living()) == 0 })
+	harness.Serve(t, opts, withoutPool) // removes the rest
+}
+
 // Two servers share everything but their ports; one is killed, the other
 // clears up and never notices.
 func TestF18TwoServers(t *testing.T) {

@@ -76,15 +76,22 @@ func TestHost(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	t.Run("Uninstall", func(t *testing.T) {
-		m.run(t, "/usr/share/"+name+"/systemd/install.sh uninstall")
+	nothingLeft := func(t *testing.T) {
 		after := m.traces(t)
 		for _, line := range after {
 			if !slices.Contains(before, line) {
 				t.Errorf("left behind: %s", line)
 			}
 		}
-		m.note("after uninstall: %d traces, before install: %d", len(after), len(before))
+		m.note("traces after: %d, before the first installation: %d", len(after), len(before))
+	}
+	t.Run("Uninstall", func(t *testing.T) {
+		m.run(t, "/usr/share/"+name+"/systemd/install.sh uninstall")
+		nothingLeft(t)
+	})
+	t.Run("Package", func(t *testing.T) {
+		debianPackage(t, m)
+		nothingLeft(t)
 	})
 }
 
@@ -288,9 +295,16 @@ func binary(t *testing.T, version string) string {
 	return path
 }
 
+// archive is the runtime image as a file, for a machine that builds none.
+func archive(t *testing.T, m *machine) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image.tar")
+	m.command(t, nil, "../../systemd/docker.sh", "save", "-o", path, name+"-runtime:slim")
+	return path
+}
+
 func install(t *testing.T, m *machine) {
-	archive := filepath.Join(t.TempDir(), "image.tar")
-	m.command(t, nil, "../../systemd/docker.sh", "save", "-o", archive, name+"-runtime:slim")
+	image := archive(t, m)
 	// An operator's own settings, which no installation touches.
 	m.run(t, `mkdir -p /etc/`+name+` && cat >/etc/`+name+`/config.toml <<END
 shutdown_grace_seconds = 30
@@ -304,7 +318,7 @@ memory_limit = "512m"
 cgroup_parent = "/system.slice/`+name+`-boxes.service/sandboxes"
 END
 umask 077; echo `+token+` >/etc/`+name+`/token`)
-	if out, err := m.deploy(t, binary(t, "v1"), archive); err != nil {
+	if out, err := m.deploy(t, binary(t, "v1"), image); err != nil {
 		t.Fatalf("deploy: %v\n%s", err, out)
 	}
 	if body := m.awaitHealthy(t); !strings.Contains(body, `"v1"`) {
@@ -520,6 +534,19 @@ func reboot(t *testing.T, m *machine) {
 	m.expect(t, "python", "print('after the reboot')", 60, `after the reboot`)
 	m.onlyOwn(t)
 	m.run(t, "systemctl --failed --no-legend; systemd-analyze | head -n 1")
+}
+
+// debianPackage installs the package, uses the service and purges it.
+func debianPackage(t *testing.T, m *machine) {
+	m.command(t, nil, "make", "-s", "-C", "../..", "package", "ARCH=amd64", "VERSION=3.0.0")
+	m.command(t, nil, "./vm.sh", "put", m.dir, "../../bin/"+name+"_3.0.0_amd64.deb", archive(t, m), "/root/")
+	m.run(t, "mkdir -p /etc/"+name+"; umask 077; echo "+token+" >/etc/"+name+"/token; dpkg -i /root/*.deb")
+	m.run(t, name+` image import - </root/image.tar; sed -i '/^.sandbox.$/a image = "`+name+`-runtime:slim"' /etc/`+name+`/config.toml; systemctl restart `+unit)
+	if body := m.awaitHealthy(t); !strings.Contains(body, `"3.0.0"`) {
+		t.Errorf("healthy as %s, want 3.0.0", body)
+	}
+	m.expect(t, "python", "print('packaged')", 60, `packaged`)
+	m.run(t, "dpkg --purge "+name+"; rm /root/*.deb /root/image.tar")
 }
 
 // traces lists what an installation could leave on the machine.

@@ -37,7 +37,7 @@ func TestPreloadUnknown(t *testing.T) {
 	r := harness.Runner(t, opts)
 	start := time.Now()
 	_, err := r.Execute(t.Context(), harness.Python("print(1)"))
-	if !errors.Is(err, sandbox.ErrUnavailable) || !strings.Contains(err.Error(), "preload: nonesuch: ModuleNotFoundError") {
+	if !errors.Is(err, sandbox.ErrUnavailable) || !strings.Contains(err.Error(), "pool.preload: nonesuch: ModuleNotFoundError") {
 		t.Errorf("error: %v", err)
 	}
 	if took := time.Since(start); took > opts.MaxWait/2 {
