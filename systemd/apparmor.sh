@@ -32,7 +32,7 @@ case ${1-} in
 unload)
 	if [ -e "$target" ]; then
 		as_root apparmor_parser -R "$target" || true # not loaded
-		as_root rm -f "$target"
+		as_root rm -f "$target" /var/cache/apparmor/*/"$name"
 	fi
 	;;
 *) echo "usage: systemd/apparmor.sh [unload]" >&2; exit 1 ;;

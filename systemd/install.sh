@@ -184,6 +184,8 @@ empty_containerd() {
 	done
 	for id in $(ctr content ls -q); do ctr content rm "$id" >/dev/null 2>&1 || true; done
 	command ctr namespaces rm "$name" >/dev/null
+	# What containerd and its shims keep for a namespace, empty by now.
+	rmdir "/run/containerd/runc/$name" {/run,/var/lib}/containerd/io.containerd.runtime.v2.task/"$name" 2>/dev/null || true
 }
 
 # withdraw takes the service out of the host; its files stay.
