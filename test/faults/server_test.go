@@ -465,7 +465,7 @@ func TestF27Bodies(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if grown := resident(t, s.PID) - before; grown > 256<<20 {
+	if grown := resident(t, s.PID) - before; grown > harness.ServerMemory(256<<20) {
 		t.Errorf("the server grew by %d MiB", grown>>20)
 	}
 	if answer, err := call(t.Context(), t, s, "echo ok", 5); err != nil || !strings.Contains(answer, "ok") {
@@ -540,7 +540,7 @@ func TestF30FiveThousandClients(t *testing.T) {
 		t.Error("one of both is missing")
 	}
 	eventually(t, 30*time.Second, "the descriptors are closed", func() bool { return open(t, s.PID) <= opened })
-	if most-before > 200<<20 {
+	if most-before > harness.ServerMemory(200<<20) {
 		t.Errorf("the server grew by %d MiB", (most-before)>>20)
 	}
 	if answer, err := call(t.Context(), t, s, "echo ok", 5); err != nil || !strings.Contains(answer, "ok") {

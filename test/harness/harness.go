@@ -130,13 +130,26 @@ func setUp(ctx context.Context) (err error) {
 	}
 	env.binary = filepath.Join(env.dir, "code-execution-sandbox")
 	build := exec.CommandContext(ctx, "go", "build", "-o", env.binary, "code-execution-sandbox/cmd/code-execution-sandbox")
-	if os.Getenv("CES_RACE") != "" {
+	if os.Getenv(envRace) != "" {
 		build.Args = slices.Insert(build.Args, 2, "-race")
 	}
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the server: %w: %s", err, out)
 	}
 	return nil
+}
+
+// envRace says that the server is built with the race detector.
+const envRace = "CES_RACE"
+
+// ServerMemory is a bound, in bytes, of the server's memory: ten times as much
+// under the race detector, which needs five to ten times what a program does
+// (Go, "Data Race Detector").
+func ServerMemory(bytes int64) int64 {
+	if os.Getenv(envRace) != "" {
+		return 10 * bytes
+	}
+	return bytes
 }
 
 func tearDown() error {
