@@ -143,11 +143,14 @@ var profile = []group{
 	{answer: allow, names: `
 		execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal
 		getpid getppid gettid getpgid setpgid getsid setsid set_tid_address set_robust_list
-		getpriority setpriority ioprio_get ioprio_set getrlimit setrlimit prlimit64 getrusage times
+		getpriority setpriority ioprio_get ioprio_set getrlimit setrlimit getrusage times
 		sched_yield sched_getaffinity sched_setaffinity sched_getparam sched_setparam sched_getscheduler
 		sched_setscheduler sched_getattr sched_setattr sched_get_priority_max sched_get_priority_min
 		sched_rr_get_interval getcpu`},
 	{answer: allow, arch: AMD64, names: `fork vfork getpgrp arch_prctl`},
+	// The limits of the caller itself, which are how the C library sets them: a
+	// limit of processor time is the one way to have PID 1 killed.
+	{answer: allow, names: `prlimit64`, when: anyOf(is(0, 0))},
 	// Locks, but none that hand on a priority: the code behind those is where
 	// freed memory made root of anybody (GhostLock, CVE-2026-43499, and
 	// CVE-2021-3347 before it). The command is argument 1 without its flags. A C

@@ -22,8 +22,9 @@
  *	n bytes   the code
  *
  * One byte 'R' on standard output says that the interpreter has booted and
- * waits. Nothing of any program has run before that byte, so whoever reads it can
- * tell it from output. When the program has ended, and every process it left
+ * waits, and one byte 'S' that the program is about to start. Nothing of any
+ * program has run before these bytes, so whoever reads them can tell them from
+ * output. When the program has ended, and every process it left
  * behind has been killed, 20 bytes end standard error: the nonce, then the
  * wait status as of waitpid(2), big-endian. A program never sees the nonce, so
  * it cannot write that report in the launcher's place.
@@ -59,7 +60,10 @@ enum {
 	EX_NO_SERVER = 123, /* nobody reads what the program writes */
 	/* Where a child of ours reads the permission to start. */
 	GATE = 3,
-	/* Beyond any descriptor that is made here. */
+	/* The writing end of a pipe that nothing is written to: when nobody holds
+	 * the other end, the server is dead. No program can get at it. */
+	LIFE = 15,
+	/* Beyond any other descriptor that is made here. */
 	HIGH = 16,
 };
 
@@ -194,7 +198,9 @@ static void watch_child(int how)
 
 /* The server's ends of pipes of our own, which keep these whole until the server
  * has taken them. */
-static int held[3];
+static int held[4];
+/* What tells that the server is dead. */
+static int life = 2;
 
 /* make_streams puts a pipe in place of each standard stream. */
 static void make_streams(void)
@@ -212,6 +218,14 @@ static void make_streams(void)
 			broken("dup2");
 		close(ours);
 	}
+	int pipe[2];
+	if (pipe2(pipe, O_CLOEXEC) < 0)
+		broken("pipe2");
+	if (dup3(pipe[1], LIFE, O_CLOEXEC) < 0)
+		broken("dup3");
+	close(pipe[1]);
+	held[3] = pipe[0];
+	life = LIFE;
 	if (write_all(relayed, "P", 1) < 0)
 		die(EX_BROKEN);
 	close(relayed);
@@ -227,8 +241,8 @@ static void release_streams(void)
 		errno = EPROTO;
 		broken("streams");
 	}
-	for (int fd = 0; fd < 3; fd++)
-		close(held[fd]);
+	for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+		close(held[i]);
 }
 
 static void on_nothing(int sig)
@@ -238,7 +252,7 @@ static void on_nothing(int sig)
 
 /* await_end reaps until the program has ended, and returns its wait status. A
  * server that dies leaves nobody who would end the program at its limit: then
- * the other end of standard error is closed, and everything here ends. */
+ * everything here ends. */
 static int await_end(void)
 {
 	sigset_t none;
@@ -255,9 +269,12 @@ static int await_end(void)
 		if (got != 0)
 			continue;
 		/* SIGCHLD is blocked but for this wait, so none is missed. */
-		struct pollfd reader = {.fd = 2};
-		if (ppoll(&reader, 1, NULL, &none) > 0)
+		struct pollfd server = {.fd = life};
+		int n = ppoll(&server, 1, NULL, &none);
+		if (n > 0)
 			die(EX_NO_SERVER);
+		if (n < 0 && errno != EINTR)
+			sigsuspend(&none);
 	}
 }
 
@@ -325,6 +342,8 @@ int main(int argc, char **argv)
 		left -= n;
 	}
 	close(file);
+	if (write_all(1, "S", 1) < 0)
+		broken("standard output");
 
 	/* The streams are the program's from here on: their ends must be seen
 	 * when its processes end, not when we do. */

@@ -365,15 +365,14 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	runCtx, cancel := context.WithTimeoutCause(ctx, req.Timeout, errTimeLimit)
 	defer cancel()
 
-	delivery := frame(mark, req.Code)
-	var written int
 	var ending atomic.Pointer[time.Time]
 	var writer sync.WaitGroup
-	writer.Go(func() { written = b.deliver(runCtx, delivery, req.Stdin, &ending) })
+	writer.Go(func() { b.deliver(runCtx, frame(mark, req.Code), req.Stdin, &ending) })
 
+	var started bool // or about to: the launcher has said so
 	var report *syscall.WaitStatus
 	var readers sync.WaitGroup
-	readers.Go(func() { _, _ = io.Copy(stdout, b.stdout) })
+	readers.Go(func() { started = b.drainStdout(stdout) })
 	readers.Go(func() { report = b.drainStderr(mark, stderr) })
 	drained := make(chan struct{})
 	go func() {
@@ -404,7 +403,6 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	}
 	duration := time.Since(start)
 	used, usedErr := b.meter.Read()
-	unread, _ := unix.IoctlGetInt(int(b.unread.Fd()), unix.TIOCINQ) // FIONREAD; 0 where it fails
 	// Ends the readers and the writer whatever they wait for.
 	b.closeStreams()
 	cancel()
@@ -412,8 +410,6 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	writer.Wait()
 
 	b.reported = report != nil
-	// The launcher starts nothing before it has the whole frame.
-	started := written-unread >= len(delivery)
 	switch {
 	case report != nil || used.OOMKills > 0:
 	case !started && cause == nil:
@@ -459,16 +455,13 @@ func setEnd(res *sandbox.Result, report *syscall.WaitStatus, cause error) {
 	}
 }
 
-// deliver writes the frame and the program's standard input, ends it, and
-// returns how many bytes it could write. It blocks while a program does not
-// read; closing the streams and the end of ctx end it. ending is set while the
-// end of file is on its way.
-func (b *box) deliver(ctx context.Context, frame, stdin []byte, ending *atomic.Pointer[time.Time]) int {
+// deliver writes the frame and the program's standard input, and ends it. It
+// blocks while a program does not read; closing the streams and the end of ctx
+// end it. ending is set while the end of file is on its way.
+func (b *box) deliver(ctx context.Context, frame, stdin []byte, ending *atomic.Pointer[time.Time]) {
 	// Errors say that the program does not read, which is its own affair.
-	written, err := b.stdin.Write(frame)
-	if err == nil && len(stdin) > 0 {
-		n, _ := b.stdin.Write(stdin)
-		written += n
+	if _, err := b.stdin.Write(frame); err == nil {
+		_, _ = b.stdin.Write(stdin)
 	}
 	_ = b.stdin.Close()
 	if b.r.opts.Relay {
@@ -478,7 +471,6 @@ func (b *box) deliver(ctx context.Context, frame, stdin []byte, ending *atomic.P
 			ending.Store(nil)
 		}
 	}
-	return written
 }
 
 // closeRelay makes the shim end the program's input: it holds a writing end of
@@ -495,6 +487,17 @@ func (b *box) closeRelay(ctx context.Context) (closed bool) {
 		case <-time.After(retryEvery):
 		}
 	}
+}
+
+// drainStdout copies the program's standard output to out, and reports whether
+// the launcher has said before it that the program starts.
+func (b *box) drainStdout(out io.Writer) (started bool) {
+	var first [1]byte
+	if _, err := io.ReadFull(b.stdout, first[:]); err != nil || first[0] != startByte {
+		return false
+	}
+	_, _ = io.Copy(out, b.stdout)
+	return true
 }
 
 // drainStderr copies the program's standard error to out and returns the

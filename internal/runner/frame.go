@@ -16,6 +16,7 @@ const (
 	pipesByte  = 'P'
 	takenByte  = 'T'
 	readyByte  = 'R'
+	startByte  = 'S'
 )
 
 // nonce marks the report of one run. The program never sees it.

@@ -21,13 +21,14 @@ const runcShim = "io.containerd.runc.v2"
 // no process of the host (gVisor), the shim relays between FIFOs and the sandbox.
 type streams struct {
 	stdin, stdout, stderr *os.File
-	// unread is a reading end of stdin. Nothing is read from it: it tells what
-	// nobody has read.
-	unread *os.File
+	// keep is an end of which nothing is read: of stdin's FIFO, which can then be
+	// opened before the shim does, or of the pipe by which the launcher sees that
+	// we live.
+	keep *os.File
 }
 
 func (s *streams) closeStreams() {
-	for _, f := range []*os.File{s.unread, s.stdin, s.stdout, s.stderr} {
+	for _, f := range []*os.File{s.keep, s.stdin, s.stdout, s.stderr} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -42,11 +43,14 @@ type end struct {
 	flag       int
 }
 
-// ends lists them. In this order, and without blocking, none waits for anybody:
-// the writing end of stdin has our own reading end to write to.
-func (s *streams) ends() []end {
+// lifeDescriptor is LIFE in image/launcher/launcher.c.
+const lifeDescriptor = 15
+
+// ends lists them, with keep at the descriptor of the launcher that is given. In
+// this order, and without blocking, none waits for anybody.
+func (s *streams) ends(keep int) []end {
 	return []end{
-		{&s.unread, 0, os.O_RDONLY},
+		{&s.keep, keep, os.O_RDONLY},
 		{&s.stdin, 0, os.O_WRONLY},
 		{&s.stdout, 1, os.O_RDONLY},
 		{&s.stderr, 2, os.O_RDONLY},
@@ -68,7 +72,7 @@ func openFIFOs(dir string) (s streams, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return s, fmt.Errorf("create stream directory: %w", err)
 	}
-	for _, e := range s.ends() {
+	for _, e := range s.ends(0) {
 		path := fifo(dir, e.descriptor)
 		if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 			return s, fmt.Errorf("create %s: %w", path, err)
@@ -100,7 +104,7 @@ func openPipes(launcher int, genuine func() bool) (s streams, err error) {
 	if !genuine() {
 		return s, fmt.Errorf("%s is not the launcher (the server must see the host's processes)", proc)
 	}
-	for _, e := range s.ends() {
+	for _, e := range s.ends(lifeDescriptor) {
 		name := "fd/" + strconv.Itoa(e.descriptor)
 		fd, err := unix.Openat(dir, name, e.flag|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {

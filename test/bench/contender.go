@@ -328,7 +328,7 @@ func (b *bench) runc(lang string, spec *specs.Spec, root string) (runFunc, error
 		cmd := exec.CommandContext(ctx, path, "--root", state, "run", "--bundle", bundle(client), id)
 		cmd.Stdin = bytes.NewReader(frame(code))
 		out, err := command(cmd)
-		return strings.TrimPrefix(out, "R"), err
+		return strings.TrimPrefix(out, "RS"), err
 	}, nil
 }
 

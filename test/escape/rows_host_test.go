@@ -207,6 +207,9 @@ tally((f, attempt(os.open, "/proc/sys/" + f, os.O_RDONLY)) for f in "kernel/rand
 print(*read("/proc/1/cmdline").decode().rstrip("\0").split("\0"), end=" ")
 tally((f, attempt(os.open, "/proc/1/" + f, os.O_RDONLY)) for f in "environ mem maps auxv pagemap stack syscall".split() if os.path.exists("/proc/1/" + f))`},
 	{n: 38, what: "links of the first process", out: `EACCES`, probe: `tally((f, attempt(os.readlink, "/proc/1/" + f)) for f in "exe cwd root fd/0 ns/net".split())`},
+	{n: 38, what: "limits of the first process", out: `EPERM`, probe: `
+import resource
+tally((r, attempt(resource.prlimit, 1, getattr(resource, r), limits)) for r in ("RLIMIT_CPU", "RLIMIT_NOFILE") for limits in ((0, 0), (1, 1)))`},
 	{n: 40, what: "cgroup", out: "/", probe: `tally((n, l.split(":")[2]) for n, l in enumerate(read("/proc/self/cgroup").decode().splitlines()))`},
 	{n: 41, what: "credentials", out: `1000 1000 \[\] 0 0 0 0 0 1 2`, probe: `
 s = dict(l.split(":\t", 1) for l in read("/proc/self/status").decode().splitlines() if ":\t" in l)

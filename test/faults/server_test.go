@@ -315,7 +315,9 @@ func TestF17ProgramsEndWithTheirServer(t *testing.T) {
 	s := harness.Start(t, opts, "[pool]\npython = 1\nbash = 2\n")
 	s.AwaitHealthy(t)
 	// Deaf, without output, and with processes that have left it.
-	go func() { _, _ = call(t.Context(), t, s, "trap '' HUP TERM PIPE; setsid sleep 300 & while :; do :; done", 60) }()
+	go func() {
+		_, _ = call(t.Context(), t, s, "exec 3<>/dev/stdin 4<>/dev/stdout 5<>/dev/stderr; trap '' HUP TERM PIPE; setsid sleep 300 & while :; do :; done", 60)
+	}()
 	awaitRunning(t, s, 1)
 	eventually(t, 30*time.Second, "the pool fills", func() bool { return prepared(t, s) == 3 })
 	living := func() (pids []int) {

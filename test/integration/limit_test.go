@@ -25,6 +25,8 @@ func TestTimeLimit(t *testing.T) {
 		"deaf to signals":  harness.Bash("trap '' TERM INT HUP; trap 'sleep 99' EXIT; echo before; sleep 60"),
 		"background too":   harness.Bash("echo before; sleep 300 & wait"),
 		"own session":      harness.Bash("echo before; setsid sh -c 'sleep 600' & disown; sleep 600"),
+		"own stdin filled": harness.Bash("echo before; exec 3<>/dev/stdin; echo more >&3; sleep 60"),
+		"deadly to PID 1":  harness.Python("import os, resource, time\nprint('before')\ntry: resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))\nexcept PermissionError: pass\nif os.fork() == 0:\n  while 1: os.kill(1, 17)\ntime.sleep(60)"),
 		"stdin never read": {ID: "test", Language: sandbox.Bash, Code: "echo before; sleep 60", Stdin: make([]byte, 1<<20)},
 		"threads at exit":  harness.Python("import threading, time\nprint('before')\nthreading.Thread(target=time.sleep, args=(60,)).start()"),
 		"fork bomb":        harness.Bash("echo before; :(){ :|:& };: 2>/dev/null; while :; do :; done"),
