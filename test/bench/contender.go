@@ -342,7 +342,7 @@ func removeAll(runtime, state string) error {
 		return fmt.Errorf("list what %s has: %w", runtime, err)
 	}
 	var errs []error
-	for _, id := range strings.Fields(string(ids)) {
+	for id := range strings.FieldsSeq(string(ids)) {
 		if out, err := exec.CommandContext(ctx, runtime, "--root", state, "delete", "--force", id).CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("delete %s: %w: %s", id, err, out))
 		}
