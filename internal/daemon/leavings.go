@@ -17,10 +17,14 @@ const (
 	shimSockets = "/run/containerd/s"
 	// privateShimSockets is that of a private daemon, below its State.
 	privateShimSockets = "s"
+	// bundles is where containerd keeps what it starts shims from, below its
+	// State. It hides a bundle before it removes it (atomicDelete in
+	// core/runtime/v2), and does not look for one that is hidden when it starts.
+	bundles = "io.containerd.runtime.v2.task"
 )
 
-// Leavings are the paths that one shim and its runtime leave behind when they
-// are killed, beside what containerd itself finds again. They belong to nobody
+// Leavings are the paths that one shim, its runtime, or containerd itself leave
+// behind when they are killed, beside what containerd itself finds again. They belong to nobody
 // else: each has the whole id in its name.
 func Leavings(address, namespace, id string) []string {
 	// SocketAddress in pkg/shim.
@@ -29,6 +33,7 @@ func Leavings(address, namespace, id string) []string {
 		filepath.Join(runcRoot, namespace, id),
 		filepath.Join(shimSockets, socket),
 		filepath.Join(filepath.Dir(address), privateShimSockets, socket),
+		filepath.Join(filepath.Dir(address), bundles, namespace, "."+id),
 	}
 }
 
