@@ -115,6 +115,8 @@ type Params struct {
 	// RelayedStreams has the launcher use the standard streams that it is
 	// started with, instead of pipes of its own.
 	RelayedStreams bool
+	// SecondKernel says that the runtime is gVisor's runsc.
+	SecondKernel bool
 }
 
 // check reports every field that makes no sense.
@@ -173,11 +175,23 @@ func Spec(p Params) (*specs.Spec, error) {
 		Hostname: "sandbox",
 		// No domain name: a field of 1.1 that older runtimes pass over in
 		// silence, and the host's is hardly ever set.
-		Mounts: mounts(p),
-		Linux:  linux(p),
-		// No hooks and no annotations: both are ways to run something on the
-		// host (CVE-2026-53488), and nothing here needs them.
+		Mounts:      mounts(p),
+		Linux:       linux(p),
+		Annotations: annotations(p),
+		// No hooks: they are a way to run something on the host, and nothing
+		// here needs them.
 	}, nil
+}
+
+// annotations are none, since they are a way to run something on the host
+// (CVE-2026-53488), but one constant for gVisor: its shim gives standard streams
+// to nothing but the sandbox of a pod, and waits for ever without them
+// (proc.Init.Create, release-20260901).
+func annotations(p Params) map[string]string {
+	if !p.SecondKernel {
+		return nil
+	}
+	return map[string]string{"io.kubernetes.cri.container-type": "sandbox"}
 }
 
 func process(p Params) *specs.Process {

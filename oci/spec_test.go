@@ -75,6 +75,9 @@ func TestGolden(t *testing.T) {
 	golden(t, "cgroup1.json", spec(func(p *Params) {
 		p.Language, p.CgroupVersion, p.UserNamespace, p.CPUs = "bash", 1, nil, 2.5
 	}))
+	if got := spec(func(p *Params) { p.SecondKernel = true }).Annotations; len(got) != 1 || got["io.kubernetes.cri.container-type"] != "sandbox" {
+		t.Errorf("annotations for gVisor: %v", got)
+	}
 	golden(t, "seccomp-arm64.json", spec(func(p *Params) { p.Arch = ARM64 }).Linux.Seccomp)
 }
 
@@ -142,7 +145,7 @@ func TestParamsRefusedAllAtOnce(t *testing.T) {
 	kind := reflect.TypeFor[Params]()
 	for field := range kind.Fields() {
 		switch name := field.Name; name {
-		case "RootPath", "UserNamespace", "AppArmorProfile", "NoSwapLimit", "RelayedStreams", "Preload": // zero has a meaning
+		case "RootPath", "UserNamespace", "AppArmorProfile", "NoSwapLimit", "RelayedStreams", "Preload", "SecondKernel": // zero has a meaning
 		default:
 			if !strings.Contains(err.Error(), name+": ") {
 				t.Errorf("the zero %s is not refused: %v", name, err)

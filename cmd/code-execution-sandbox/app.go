@@ -153,7 +153,7 @@ func (h *host) runnerOptions() runner.Options {
 	if cfg.Sandbox.UserNamespace && !h.lack(protection.UserNamespaces) {
 		opts.UIDBase = uint32(cfg.Sandbox.UIDBase) //nolint:gosec // the range is checked by config
 	}
-	if (protection.Host{}).HasAppArmor() && !h.lack(protection.AppArmor) {
+	if h.canConfine() && !h.lack(protection.AppArmor) {
 		opts.AppArmorProfile = cfg.Sandbox.AppArmorProfile
 	}
 	opts.NoSwapLimit = h.lack(protection.SwapLimit)

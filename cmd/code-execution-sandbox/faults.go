@@ -11,6 +11,7 @@ import (
 
 	"code-execution-sandbox/config"
 	"code-execution-sandbox/internal/advisory"
+	"code-execution-sandbox/internal/runner"
 )
 
 // versionTimeout bounds the question for a version.
@@ -19,7 +20,7 @@ const versionTimeout = 5 * time.Second
 // findRuntime asks the OCI runtime for its version.
 func findRuntime(ctx context.Context, cfg config.Config) (advisory.Found, error) {
 	binary := cmp.Or(cfg.Containerd.RuntimeBinary, "runc") // the default of the shim for runc
-	if cfg.Containerd.RuntimeBinary == "" && strings.HasPrefix(cfg.Containerd.Runtime, "io.containerd.runsc.") {
+	if cfg.Containerd.RuntimeBinary == "" && runner.SecondKernel(cfg.Containerd.Runtime) {
 		binary = "runsc"
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, versionTimeout, errors.New("it does not answer"))

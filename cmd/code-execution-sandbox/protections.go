@@ -30,7 +30,7 @@ func (h *host) protect() error {
 	if s.UserNamespace {
 		add(here.CheckUserNamespaces(h.rooms()))
 	}
-	if s.AppArmorProfile != "" && here.HasAppArmor() {
+	if s.AppArmorProfile != "" && h.canConfine() {
 		add(here.CheckAppArmor(s.AppArmorProfile))
 	}
 	total, err := h.total()
@@ -49,13 +49,19 @@ func (h *host) protect() error {
 	return protection.Refused(h.lacks, s.AllowMissing)
 }
 
+// canConfine reports whether an AppArmor profile does anything here: gVisor takes
+// no notice of it, and no program meets the host's kernel there.
+func (h *host) canConfine() bool {
+	return (protection.Host{}).HasAppArmor() && !runner.SecondKernel(h.cfg.Containerd.Runtime)
+}
+
 // off names the protections that the configuration itself switches off.
 func (h *host) off() []string {
 	var out []string
 	if !h.cfg.Sandbox.UserNamespace {
 		out = append(out, string(protection.UserNamespaces))
 	}
-	if h.cfg.Sandbox.AppArmorProfile == "" && (protection.Host{}).HasAppArmor() {
+	if h.cfg.Sandbox.AppArmorProfile == "" && h.canConfine() {
 		out = append(out, string(protection.AppArmor))
 	}
 	return out
@@ -121,6 +127,9 @@ func (h *host) checkProtections(out *report) {
 		return
 	}
 	confined := "the host has no AppArmor"
+	if runner.SecondKernel(h.cfg.Containerd.Runtime) {
+		confined = "gVisor's kernel between programs and the host's"
+	}
 	if profile := h.runnerOptions().AppArmorProfile; profile != "" {
 		confined = "AppArmor with the profile " + profile
 	}

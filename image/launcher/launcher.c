@@ -45,6 +45,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -262,10 +263,17 @@ static int await_end(void)
 	for (;;) {
 		int status;
 		pid_t got = waitpid(-1, &status, WNOHANG);
-		if (got == interpreter)
-			return status;
 		if (got < 0 && errno != EINTR)
 			die(EX_BROKEN);
+		/* A child that has made us its tracer, where the kernel lets it (gVisor),
+		 * has not ended when it stops. We trace nobody. */
+		if (got > 0 && WIFSTOPPED(status)) {
+			long sig = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
+			ptrace(PTRACE_DETACH, got, 0L, sig);
+			continue;
+		}
+		if (got == interpreter)
+			return status;
 		if (got != 0)
 			continue;
 		/* SIGCHLD is blocked but for this wait, so none is missed. */

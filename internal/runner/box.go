@@ -17,6 +17,7 @@ import (
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -141,11 +142,11 @@ func (b *box) build(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: encode spec: %w", sandbox.ErrInternal, err)
 	}
-	options, err := typeurl.MarshalAny(b.r.opts.runtimeOptions(spec))
-	if err != nil {
-		return fmt.Errorf("%w: encode runtime options: %w", sandbox.ErrInternal, err)
-	}
 	if b.streams, err = openFIFOs(b.dir); err != nil {
+		return err
+	}
+	options, err := b.r.opts.runtimeOptions(spec, b.dir)
+	if err != nil {
 		return err
 	}
 	if err := b.r.bound(); err != nil {
@@ -246,6 +247,7 @@ func (o *Options) params(id string, lang sandbox.Language, firstID uint32) oci.P
 		AppArmorProfile: o.AppArmorProfile,
 		NoSwapLimit:     o.NoSwapLimit,
 		RelayedStreams:  o.Relay,
+		SecondKernel:    SecondKernel(o.Runtime),
 		Preload:         o.Preload,
 	}
 	if firstID != 0 {
@@ -260,18 +262,43 @@ func Spec(o Options, lang sandbox.Language) (*specs.Spec, error) {
 	return oci.Spec(o.params("example", lang, o.UIDBase))
 }
 
-// runtimeOptions are those of the runc shim; others know them too. Relayed pipes
-// belong to the program's user, or it could not open /dev/stdout and
-// /dev/stderr again: in a user namespace the runtime itself cannot give them
-// away.
-func (o *Options) runtimeOptions(spec *specs.Spec) *runcoptions.Options {
-	out := &runcoptions.Options{BinaryName: o.RuntimeBinary, IoUid: spec.Process.User.UID, IoGid: spec.Process.User.GID}
+// runtimeOptions are what the shim is told beside the spec; dir is a directory of
+// the sandbox's own. Relayed pipes belong to the program's user, or it could not
+// open /dev/stdout and /dev/stderr again: in a user namespace the runtime itself
+// cannot give them away.
+func (o *Options) runtimeOptions(spec *specs.Spec, dir string) (typeurl.Any, error) {
+	uid, gid := spec.Process.User.UID, spec.Process.User.GID
 	if maps := spec.Linux.UIDMappings; len(maps) == 1 {
-		out.IoUid += maps[0].HostID
-		out.IoGid += maps[0].HostID
+		uid += maps[0].HostID
+		gid += maps[0].HostID
 	}
-	return out
+	var options any = &runcoptions.Options{BinaryName: o.RuntimeBinary, IoUid: uid, IoGid: gid}
+	if SecondKernel(o.Runtime) {
+		path := filepath.Join(dir, "runsc.toml")
+		text := fmt.Sprintf("binary_name = %q\nio_uid = %d\nio_gid = %d\n%s", o.RuntimeBinary, uid, gid, runscConfig)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return nil, fmt.Errorf("write runtime options: %w", err)
+		}
+		options = &runtimeoptions.Options{TypeUrl: "io.containerd.runsc.v1.options", ConfigPath: path}
+	}
+	out, err := typeurl.MarshalAny(options)
+	if err != nil {
+		return nil, fmt.Errorf("%w: encode runtime options: %w", sandbox.ErrInternal, err)
+	}
+	return out, nil
 }
+
+// SecondKernel reports whether the programs of a runtime run on gVisor's kernel
+// and not on the host's.
+func SecondKernel(runtime string) bool { return strings.HasPrefix(runtime, "io.containerd.runsc.") }
+
+// runscConfig are the flags of runsc that we do not leave to its defaults: no
+// network stack, and no layer of its own on a root file system that is read-only.
+const runscConfig = `
+[runsc_config]
+network = "none"
+overlay2 = "none"
+`
 
 // await waits for the byte by which the launcher says how far it is.
 func (b *box) await(ctx context.Context, want byte) error {
@@ -336,6 +363,15 @@ func (b *box) stands(withShim bool) bool {
 	}
 	shim, ok := readProcess(b.shim)
 	return ok && shim.runs()
+}
+
+// endedItself reports whether the program can have ended the whole sandbox. It can
+// where it has a kernel of its own: our launcher is within its reach there, and
+// the kernel itself, which ends when the host refuses it one more process. The
+// shim is not.
+func (b *box) endedItself() bool {
+	shim, ok := readProcess(b.shim)
+	return SecondKernel(b.r.opts.Runtime) && ok && shim.runs()
 }
 
 // ended reports whether the end of the task has been told.
@@ -412,6 +448,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	b.reported = report != nil
 	switch {
 	case report != nil || used.OOMKills > 0:
+	case cause == nil && started && b.endedItself():
 	case !started && cause == nil:
 		return nil, errUndelivered
 	case unclear, !started && errors.Is(cause, errTimeLimit):
@@ -444,8 +481,8 @@ func setEnd(res *sandbox.Result, report *syscall.WaitStatus, cause error) {
 		res.Status, res.Signal = sandbox.StatusTimedOut, int(syscall.SIGKILL)
 	case cause != nil:
 		res.Status, res.Signal = sandbox.StatusCanceled, int(syscall.SIGKILL)
-	default:
-		res.Signal = int(syscall.SIGKILL)
+	default: // for want of memory, or with its kernel
+		res.Status, res.Signal = sandbox.StatusSignaled, int(syscall.SIGKILL)
 	}
 	if res.Signal != 0 {
 		res.ExitCode = 128 + res.Signal

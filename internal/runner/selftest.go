@@ -125,7 +125,7 @@ func SelfTestCode(o Options) (string, error) {
 	// not.
 	facts, err := json.Marshal(map[string]any{
 		"userns": boolInt(o.UIDBase != 0), "environment": spec.Process.Env, "arch": o.Arch,
-		"pids": o.Limits.PIDs, "profile": o.AppArmorProfile,
+		"pids": o.Limits.PIDs, "profile": o.AppArmorProfile, "gvisor": boolInt(SecondKernel(o.Runtime)),
 	})
 	if err != nil {
 		return "", fmt.Errorf("encode facts: %w", err)

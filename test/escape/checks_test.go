@@ -546,7 +546,8 @@ fd = os.open("/usr/bin/env", os.O_RDONLY)
 print(attempt(fcntl.flock, fd, fcntl.LOCK_EX | fcntl.LOCK_NB))`
 	second := ""
 	first := x.beside(19, lock, func() { second = x.python(19, lock) })
-	if first != "ok" || second != "ok" {
+	// AppArmor lets nobody hold for himself what he cannot write.
+	if first != second || !matches("ok|EACCES", first) {
 		x.fault(19, "both lock a file of the image: %s, %s", first, second)
 	}
 }

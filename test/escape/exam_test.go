@@ -63,8 +63,12 @@ type host struct {
 	pattern string // of core dumps
 	// interrupt: the processor has the interrupt of 32-bit system calls.
 	interrupt bool
-	limits    sandbox.Limits
-	uidBase   uint32
+	// gvisor: programs run on gVisor's kernel.
+	gvisor bool
+	// resource: the runtime has CAP_SYS_RESOURCE.
+	resource bool
+	limits   sandbox.Limits
+	uidBase  uint32
 }
 
 func look(t testing.TB, opts *runner.Options) *host {
@@ -78,8 +82,19 @@ func look(t testing.TB, opts *runner.Options) *host {
 	return &host{
 		arch: opts.Arch, cgroup: int(opts.Cgroups.Version), lsm: string(lsm),
 		pattern: strings.TrimSpace(string(pattern)), limits: opts.Limits, uidBase: opts.UIDBase,
-		interrupt: hasInterrupt(),
+		interrupt: hasInterrupt(), resource: hasResource(t), gvisor: runner.SecondKernel(opts.Runtime),
 	}
+}
+
+// hasResource reports whether this process, and so the runtime that it causes to
+// be started, has CAP_SYS_RESOURCE.
+func hasResource(t testing.TB) bool {
+	t.Helper()
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]); err != nil {
+		t.Fatal(err)
+	}
+	return sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // exam is one runner under examination. Its methods may be called from several

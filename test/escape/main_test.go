@@ -17,7 +17,7 @@ import (
 var (
 	update = flag.Bool("update", false, "write the snapshot of the answers to system calls anew")
 	sweep  = flag.Bool("sweep", false, "let every probe judge each mutation, not only the rows that it must fail")
-	only   = flag.String("rows", "", "run only the rows with these numbers, separated by commas")
+	only   = flag.String("rows", "", "run only the rows with these numbers: 17 or 1-101, separated by commas")
 )
 
 func TestMain(m *testing.M) {

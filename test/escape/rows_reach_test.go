@@ -59,6 +59,10 @@ for p in pairs:
 print(total < HOST["memory"], error)`},
 }
 
+const lessLikelyKilled = `
+def adjust(n): os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), str(n).encode())
+print(attempt(adjust, -500), attempt(adjust, 0))`
+
 // privilege: more rights, and what needs them.
 var privilege = []row{
 	{n: 75, what: "new namespaces", out: "EPERM\nEPERM", probe: `
@@ -115,9 +119,8 @@ tally((c, call(c, 0, 0, 0, 0, 0)) for c in "init_module finit_module delete_modu
 now = ctypes.create_string_buffer(256)
 tally({"settimeofday": call("settimeofday", now, 0), "clock_settime": call("clock_settime", 0, now), "adjtimex": call("adjtimex", now), "clock_adjtime": call("clock_adjtime", 0, now)}.items())
 print(subprocess.run(["date", "-s", "2000-01-01"], capture_output=True).returncode)`},
-	{n: 91, what: "protection from the host's memory shortage", out: "EACCES ok", residual: "a program can lower its oom_score_adj to 0, as every other process of the host has it, but not below", probe: `
-def adjust(n): os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), str(n).encode())
-print(attempt(adjust, -500), attempt(adjust, 0))`},
+	{n: 91, what: "protection from the host's memory shortage", out: "EACCES EACCES", unless: resourceOnly(true), probe: lessLikelyKilled},
+	{n: 91, what: "protection from the host's memory shortage, where the runtime cannot keep it", out: "EACCES ok", unless: resourceOnly(false), residual: "a program can lower its oom_score_adj to 0, as every other process of the host has it, but not below", probe: lessLikelyKilled},
 	{n: 92, what: "write the id maps", out: "E(PERM|ACCES): .*|EPERM|EACCES", probe: `
 def write(f, what): fd = os.open("/proc/self/" + f, os.O_WRONLY); os.write(fd, what)
 tally({"uid_map": attempt(write, "uid_map", b"0 0 1"), "gid_map": attempt(write, "gid_map", b"0 0 1"), "setgroups": attempt(write, "setgroups", b"allow"), "projid_map": attempt(write, "projid_map", b"0 0 1")}.items())`},

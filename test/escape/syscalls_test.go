@@ -65,7 +65,8 @@ for name in sorted(NR, key=NR.get): print(NR[name], name, answers[name])`), 60))
 	differ := 0
 	for line := range strings.Lines(string(res.Stdout)) {
 		f := strings.SplitN(strings.TrimSpace(line), " ", 3)
-		// What an older kernel or libseccomp does not know is refused as well.
+		// What an older kernel or libseccomp does not know is refused as well. So
+		// the snapshot is to be of a host that knows all (libseccomp 2.6: mseal).
 		// Since Linux 6.14 no filter is asked about the calls of its own
 		// trampolines: they end whoever else makes them.
 		if f[1] == "setpriority" && f[2] == "EACCES" {

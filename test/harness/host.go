@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -42,17 +41,11 @@ func suit(t testing.TB, opts *runner.Options) {
 	opts.PrepareTimeout = Slow(30 * time.Second)
 	opts.Limits.DefaultTimeout = Slow(opts.Limits.DefaultTimeout)
 	opts.Limits.MaxTimeout = Slow(opts.Limits.MaxTimeout)
-	if host := (protection.Host{}); host.HasAppArmor() {
+	if host := (protection.Host{}); host.HasAppArmor() && !runner.SecondKernel(opts.Runtime) {
 		const profile = "code-execution-sandbox"
 		if lack := host.CheckAppArmor(profile); lack != nil {
 			t.Fatal(lack)
 		}
 		opts.AppArmorProfile = profile
 	}
-}
-
-// SecondKernel reports whether sandboxes have a kernel of their own, gVisor's,
-// that answers in its own way.
-func SecondKernel(opts runner.Options) bool {
-	return strings.HasPrefix(opts.Runtime, "io.containerd.runsc.")
 }
