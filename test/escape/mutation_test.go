@@ -528,3 +528,19 @@ func TestMutations(t *testing.T) {
 		})
 	}
 }
+
+// TestStopIsNoEnd: where a program can make the launcher its tracer, a signal that
+// it gets is no end of it.
+func TestStopIsNoEnd(t *testing.T) {
+	opts := harness.Options(t)
+	opts.RuntimeBinary = wrapper(t, "no seccomp", nil)
+	x := newExam(t, opts)
+	got := x.python(83, `
+signal.signal(signal.SIGUSR1, lambda *_: print("caught"))
+print(call("ptrace", 0, 0, 0, 0))
+os.kill(os.getpid(), signal.SIGUSR1)
+print("went on")`)
+	if want := "ok\ncaught\nwent on"; got != want || len(x.faults) > 0 {
+		t.Errorf("got %q, want %q; %v", got, want, x.faults)
+	}
+}

@@ -48,7 +48,7 @@ var onGVisor = map[string]other{
 	"uptime of the host":               {out: "False"},
 	"names of the host":                {out: "sandbox  False"},
 	"names of the host in mountinfo":   {out: "False"},
-	"sockets and tokens of the host": {silent: "a walk over all files takes minutes there"},
+	"sockets and tokens of the host":   {silent: "a walk over all files takes minutes there"},
 	// A program can end its own sandbox by them.
 	"limits of the first process": itsOwn,
 	// There is a loopback interface of the sandbox's own, and no way out.

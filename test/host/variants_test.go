@@ -15,11 +15,12 @@ type variant struct {
 	// /usr/local/bin; prepare is done before the service is installed.
 	tools   []string
 	prepare string
-	// config are lines for the section [containerd]; version is a command, and
-	// what it must say then.
-	config  string
+	// version is a command, and what it must say then.
 	version [2]string
-	gvisor  bool
+	// containerd are lines for that section of the configuration.
+	containerd string
+	// gvisor: programs run on gVisor's kernel. unconfined: without AppArmor.
+	gvisor, unconfined bool
 	// escape is the environment in which the escape suite runs, and rows are those
 	// that do; none are all.
 	escape, rows string
@@ -27,15 +28,16 @@ type variant struct {
 
 var variants = []variant{
 	{
-		name:    "Crun",
-		prepare: "apt-get -qq update && apt-get -qq -y install crun >/dev/null",
-		config:  `runtime_binary = "crun"`, version: [2]string{"crun --version | head -n 1", "crun"},
+		name:       "Crun",
+		prepare:    "apt-get -qq update && apt-get -qq -y install crun >/dev/null",
+		containerd: `runtime_binary = "crun"`, version: [2]string{"crun --version | head -n 1", "crun"},
 		escape: "CES_RUNTIME_BINARY=crun",
 	},
 	{
-		name:   "GVisor",
-		tools:  []string{"gvisor-*/runsc", "gvisor-*/containerd-shim-runsc-v1"},
-		config: `runtime = "io.containerd.runsc.v1"`, version: [2]string{"runsc --version | head -n 1", "runsc"}, gvisor: true,
+		name:       "GVisor",
+		tools:      []string{"gvisor-*/runsc", "gvisor-*/containerd-shim-runsc-v1"},
+		containerd: `runtime = "io.containerd.runsc.v1"`, unconfined: true,
+		version: [2]string{"runsc --version | head -n 1", "runsc"}, gvisor: true,
 		escape: "CES_RUNTIME=io.containerd.runsc.v1",
 		// The others load the machine. With gVisor's kernel emulated, too, they take
 		// hours.
@@ -52,7 +54,8 @@ systemctl daemon-reload; systemctl restart containerd`,
 	},
 }
 
-func (v *variant) try(t *testing.T, m *machine) {
+// try installs the service once more.
+func try(t *testing.T, m *machine, v variant) {
 	dir := os.Getenv(envTools)
 	for _, pattern := range v.tools {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -67,23 +70,23 @@ func (v *variant) try(t *testing.T, m *machine) {
 	if got := m.run(t, v.version[0]); !regexp.MustCompile(v.version[1]).MatchString(got) {
 		t.Fatalf("%s says %q, want %s", v.version[0], got, v.version[1])
 	}
-	m.gvisor = v.gvisor
-	defer func() { m.gvisor = false }()
+	m.variant = v
+	defer func() { m.variant = variant{} }()
 	before := m.traces(t)
 	m.steps(t, []step{
-		{"Install", func(t *testing.T, m *machine) { install(t, m, v.config) }},
+		{"Install", install},
 		{"Calls", calls},
 		{"ContainerdRestarts", containerdRestarts},
 		{"ServerIsKilled", serverIsKilled},
 		{"Uninstall", func(t *testing.T, m *machine) { uninstall(t, m, before) }},
 	})
 	if v.escape != "-" {
-		m.steps(t, []step{{"Escape", func(t *testing.T, m *machine) { escape(t, m, v.escape, v.rows) }}})
+		m.steps(t, []step{{"Escape", escape}})
 	}
 }
 
 // escape runs the escape suite on the machine, which has no compiler.
-func escape(t *testing.T, m *machine, environment, rows string) {
+func escape(t *testing.T, m *machine) {
 	dir := t.TempDir()
 	m.command(t, []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"}, "go", "test", "-c", "-o", filepath.Join(dir, "escape"), "../escape")
 	m.run(t, "rm -rf /root/escape; mkdir -p /root/escape/test/escape /root/escape/oci")
@@ -93,7 +96,7 @@ func escape(t *testing.T, m *machine, environment, rows string) {
 	m.run(t, "sh /root/escape/systemd/apparmor.sh")
 	// Without a copy on this host's disk.
 	m.command(t, nil, "sh", "-c", "../../systemd/docker.sh save "+name+"-runtime:latest | ./vm.sh ssh '"+m.dir+"' docker load")
-	m.run(t, "cd /root/escape/test/escape && "+environment+" TMPDIR=/var/tmp CI=true CES_SLOW=10 CES_BINARY=/root/escape/"+name+
-		" ../../escape -test.timeout 80m -test.run '^(TestRows|TestTable)$' -rows '"+rows+"'")
+	m.run(t, "cd /root/escape/test/escape && "+m.variant.escape+" TMPDIR=/var/tmp CI=true CES_SLOW=10 CES_BINARY=/root/escape/"+name+
+		" ../../escape -test.timeout 80m -test.run '^(TestRows|TestTable)$' -rows '"+m.variant.rows+"'")
 	m.run(t, "sh /root/escape/systemd/apparmor.sh unload; docker rmi -f "+name+"-runtime:latest; rm -rf /root/escape")
 }
