@@ -184,7 +184,11 @@ empty_containerd() {
 	done
 	for id in $(ctr content ls -q); do ctr content rm "$id" >/dev/null 2>&1 || true; done
 	command ctr namespaces rm "$name" >/dev/null
-	# What containerd and its shims keep for a namespace, empty by now.
+	# What containerd, its shims and runtimes keep for a namespace: crun its cache,
+	# gVisor an empty network. The rest is empty by now.
+	umount "/run/containerd/runsc/$name/null-netns" 2>/dev/null || true
+	rm -rf "/run/containerd/runc/$name/.cache" "/run/containerd/runsc/$name"
+	rmdir /run/containerd/runsc 2>/dev/null || true
 	rmdir "/run/containerd/runc/$name" {/run,/var/lib}/containerd/io.containerd.runtime.v2.task/"$name" 2>/dev/null || true
 }
 

@@ -115,6 +115,19 @@ if FACTS["arch"] == "amd64":
     claim("32-bit system calls kill", killed(by_interrupt, signal.SIGSYS, signal.SIGSEGV))
     claim("x32 system calls kill", killed(lambda: libc.syscall(0x40000000 | 39), signal.SIGSYS))  # getpid
 
+# A denied signal would be noticed only at the end of a program that leaves
+# something behind: by its time limit.
+pid = os.fork()
+if pid == 0:
+    signal.pause()
+    os._exit(0)
+try:
+    os.kill(pid, signal.SIGKILL)
+except OSError:
+    print("a child can be ended", flush=True)
+else:
+    claim("a child can be ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL)
+
 # More threads than there may be. With very many the time and the memory that
 # they take would be the test; the limit itself is looked at from outside.
 if FACTS["pids"] <= 1024:

@@ -29,7 +29,7 @@ type variant struct {
 var variants = []variant{
 	{
 		name:       "Crun",
-		prepare:    "apt-get -qq update && apt-get -qq -y install crun >/dev/null",
+		prepare:    "apt-get -qq update && apt-get -qq -y install crun >/dev/null && mkdir -p /run/crun",
 		containerd: `runtime_binary = "crun"`, version: [2]string{"crun --version | head -n 1", "crun"},
 		escape: "CES_RUNTIME_BINARY=crun",
 	},
