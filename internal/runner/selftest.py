@@ -64,7 +64,7 @@ if FACTS["profile"]:
         current = "/proc/self/attr/current"
     # Debian's own profile of crun, which allows everything, stays in a stack with
     # ours: "ours//&crun (mixed)".
-    label, mode = open(current).read().strip().rsplit(" ", 1)
+    label, _, mode = open(current).read().strip().rpartition(" ")
     claim("AppArmor confines", FACTS["profile"] in label.split("//&") and mode in ("(enforce)", "(mixed)"))
 
 for family, address in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
