@@ -69,6 +69,7 @@ type tally struct {
 	mu    sync.Mutex
 	phase string                    // guarded by mu
 	ended map[string]map[string]int // guarded by mu; by phase and end
+	runs  map[string]int            // guarded by mu; calls that have not ended, by phase
 }
 
 func (c *tally) begin(phase string) {
@@ -77,10 +78,26 @@ func (c *tally) begin(phase string) {
 	c.phase = phase
 }
 
-func (c *tally) now() string {
+// start returns the phase that a call which begins now counts for.
+func (c *tally) start() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.runs[c.phase]++
 	return c.phase
+}
+
+// over tells that a call has ended, however it did.
+func (c *tally) over(phase string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.runs[phase]--
+}
+
+// running is how many calls of a phase have not ended.
+func (c *tally) running(phase string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.runs[phase]
 }
 
 func (c *tally) add(phase, end string) {
@@ -114,8 +131,9 @@ func (c *tally) client(ctx context.Context, url string, number int) {
 		}, nil)
 	}
 	var session *mcp.ClientSession
-	for i := 0; ctx.Err() == nil; i++ {
-		phase := c.now()
+	one := func(i int) {
+		phase := c.start()
+		defer c.over(phase)
 		if session == nil {
 			var err error
 			if session, err = connect(); err != nil {
@@ -123,7 +141,7 @@ func (c *tally) client(ctx context.Context, url string, number int) {
 					c.add(phase, "no session: "+err.Error())
 				}
 				session = nil
-				continue
+				return
 			}
 		}
 		want := fmt.Sprintf("call %d of client %d", i, number)
@@ -145,6 +163,9 @@ func (c *tally) client(ctx context.Context, url string, number int) {
 		default:
 			c.add(phase, "answered")
 		}
+	}
+	for i := 0; ctx.Err() == nil; i++ {
+		one(i)
 	}
 	if session != nil {
 		_ = session.Close()
@@ -200,7 +221,7 @@ func TestBalancers(t *testing.T) {
 			eventually(t, "the proxy answers", func() bool { return status(listen) == http.StatusOK })
 			ask(t, "http://"+listen+"/metrics", http.StatusNotFound)
 
-			calls := &tally{ended: map[string]map[string]int{}}
+			calls := &tally{ended: map[string]map[string]int{}, runs: map[string]int{}}
 			ctx, stop := context.WithCancel(t.Context())
 			var clients sync.WaitGroup
 			const width = 6
@@ -222,7 +243,14 @@ func TestBalancers(t *testing.T) {
 					t.Errorf("it ended with %d", code)
 				}
 			})
-			phase("it is back", func() { a.start(t) })
+			phase("it is back", func() {
+				a.start(t)
+				// Or the other would be killed while nobody else is asked: a proxy
+				// without checks of its own takes 2 s to come back to a server.
+				eventually(t, "a call on the server that is back", func() bool { return strings.Contains(a.String(), "call ended") })
+				// Or the kill would end one of them.
+				eventually(t, "the end of all calls that saw the restart", func() bool { return calls.running("one is restarted") == 0 })
+			})
 			phase("the other is killed", func() {
 				b.signal(syscall.SIGKILL)
 				<-b.done
