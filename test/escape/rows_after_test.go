@@ -49,6 +49,7 @@ atexit.register(loop)`},
 	{n: 187, what: "a read of address 0", end: "signaled 11", err: anything, python: bare + `import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(0)`},
 	{n: 187, what: "tracing and the garbage collector", out: "ok", python: bare + `
 import gc, sys
+gc.unfreeze() # what the interpreter made before the program too
 sys.settrace(lambda *a: None); gc.set_threshold(1); gc.collect()
 for o in gc.get_objects()[:20000]: str(type(o))
 sys.settrace(None); print("ok")`},

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"code-execution-sandbox/internal/daemon"
+	"code-execution-sandbox/internal/runner"
 	"code-execution-sandbox/test/harness"
 )
 
@@ -263,6 +264,21 @@ func TestF16Termination(t *testing.T) {
 	}
 }
 
+// SIGTERM before the first proof is through: the log blames nobody for its end.
+func TestF16TerminationAtTheStart(t *testing.T) {
+	s, log, end := launch(t, harness.Config(t, harness.Options(t), withoutPool))
+	signal(t, syscall.SIGTERM, s.PID)
+	lines := 0
+	for ; log.Scan(); lines++ {
+		if strings.Contains(log.Text(), "level=WARN") || strings.Contains(log.Text(), "level=ERROR") {
+			t.Error(log.Text())
+		}
+	}
+	if err := end(); err != nil || lines == 0 {
+		t.Errorf("ended with %v after %d lines", err, lines)
+	}
+}
+
 // The server is killed at random moments of its start, its calls and its pool.
 // Whatever it left, the next one removes before it serves.
 func TestF17KilledServer(t *testing.T) {
@@ -320,26 +336,48 @@ func TestF17ProgramsEndWithTheirServer(t *testing.T) {
 	}()
 	awaitRunning(t, s, 1)
 	eventually(t, 30*time.Second, "the pool fills", func() bool { return prepared(t, s) == 3 })
-	living := func() (pids []int) {
-		groups, err := opts.Cgroups.Children(opts.CgroupParent)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, id := range groups {
-			of, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
-			if err != nil {
-				t.Fatal(err)
-			}
-			pids = append(pids, of...)
-		}
-		return pids
-	}
-	if n := len(living()); n < 8 {
+	if n := living(t, opts); n < 8 {
 		t.Fatalf("%d processes in 4 sandboxes", n)
 	}
 	s.Kill()
-	eventually(t, 10*time.Second, "every process has ended", func() bool { return len(living()) == 0 })
+	eventually(t, 10*time.Second, "every process has ended", func() bool { return living(t, opts) == 0 })
 	harness.Serve(t, opts, withoutPool) // removes the rest
+}
+
+// The launcher tells of the end and stays until the server has time for what
+// comes after it; not longer than the server.
+func TestF17LaunchersEndWithTheirServer(t *testing.T) {
+	opts := harness.Options(t)
+	s := harness.Start(t, opts, withoutPool)
+	s.AwaitHealthy(t)
+	go func() { _, _ = call(t.Context(), t, s, "sleep 1 & wait", 60) }()
+	eventually(t, 30*time.Second, "the program runs", func() bool { return len(harness.Asleep(t, opts)) == 1 })
+	signal(t, syscall.SIGSTOP, s.PID)
+	eventually(t, 30*time.Second, "the program has ended", func() bool { return living(t, opts) <= 1 })
+	time.Sleep(200 * time.Millisecond)
+	if n := living(t, opts); n != 1 {
+		t.Errorf("%d processes after the program, want the launcher", n)
+	}
+	s.Kill()
+	eventually(t, 10*time.Second, "the launcher has ended", func() bool { return living(t, opts) == 0 })
+	harness.Serve(t, opts, withoutPool) // removes the rest
+}
+
+// living counts the processes in all sandboxes.
+func living(t *testing.T, opts runner.Options) (n int) {
+	t.Helper()
+	groups, err := opts.Cgroups.Children(opts.CgroupParent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range groups {
+		pids, err := opts.Cgroups.Group(filepath.Join(opts.CgroupParent, id)).Processes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(pids)
+	}
+	return n
 }
 
 // Two servers share everything but their ports; one is killed, the other
@@ -388,6 +426,24 @@ func TestF23ServerPauses(t *testing.T) {
 	awaitRunning(t, s, 1)
 	signal(t, syscall.SIGSTOP, s.PID)
 	time.Sleep(3 * time.Second)
+	signal(t, syscall.SIGCONT, s.PID)
+	if answer := <-out; !strings.Contains(answer, "exit_code: 0") || !strings.Contains(answer, "end") {
+		t.Errorf("%.500s", answer)
+	}
+}
+
+// A program that ended within its limit while the server was stopped did so, even
+// if the server sees it after the limit.
+func TestF23ServerPausesPastTheLimit(t *testing.T) {
+	s := harness.Serve(t, harness.Options(t), withoutPool)
+	out := make(chan string, 1)
+	go func() {
+		answer, err := call(t.Context(), t, s, "sleep 2; echo end", 4)
+		out <- fmt.Sprint(answer, err)
+	}()
+	awaitRunning(t, s, 1)
+	signal(t, syscall.SIGSTOP, s.PID)
+	time.Sleep(6 * time.Second)
 	signal(t, syscall.SIGCONT, s.PID)
 	if answer := <-out; !strings.Contains(answer, "exit_code: 0") || !strings.Contains(answer, "end") {
 		t.Errorf("%.500s", answer)
