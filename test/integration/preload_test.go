@@ -44,6 +44,23 @@ print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000, gc.isenabled()
 	}
 }
 
+// What a program finds of itself is what any script finds.
+func TestProgramIsAnyScript(t *testing.T) {
+	const code = `import sys, gc
+m = sys.modules["__main__"]
+print([(k, type(v).__name__) for k, v in vars(m).items()], vars(m) is globals(), __annotations__, __builtins__ is sys.modules["builtins"])
+print(type(m), __spec__, __package__, __doc__, sys._getframe().f_back)
+import __main__; print(__main__ is m, [o for o in gc.get_objects() if type(o) is type(sys) and o.__name__ == "__main__"] == [m])`
+	r := harness.Runner(t, harness.Options(t))
+	called := harness.Run(t, r, harness.Python(code))
+	run := harness.Run(t, r, harness.Bash("cat >/tmp/main.py <<'END'\n"+code+"\nEND\npython3 -I -B -u /tmp/main.py"))
+	check(t, called, exit(0))
+	check(t, run, exit(0))
+	if got, want := string(called.Stdout), string(run.Stdout); got != want || !strings.Contains(got, "True True\n") {
+		t.Errorf("as a call: %s\nas a script: %s", got, want)
+	}
+}
+
 // A module that cannot be imported is told of at once, by its name.
 func TestPreloadUnknown(t *testing.T) {
 	opts := harness.Options(t)

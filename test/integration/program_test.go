@@ -114,6 +114,7 @@ SyntaxError: '(' was never closed
 		{"process substitution", bash, `diff <(echo a) <(echo a) && cat /dev/stdin <<< x && echo y > /dev/stdout`, "", exit(0), "x\ny\n", ""},
 		{"unflushed output is lost, as it should", python, "import os, sys\nsys.stdout.write('seen')\nos._exit(4)", "", exit(4), "seen", ""},
 		{"atexit", python, "import atexit\natexit.register(print, 'last')\nclass A:\n  def __del__(self): print('finalized')\na = A()", "", exit(0), "last\nfinalized\n", ""},
+		{"finalizers of what hangs together", python, "import builtins\nclass A:\n  def __init__(self, name): self.name, self.me = name, self\n  def __del__(self): print(self.name)\na: A = A('variable')\nA.of = A('class')\nbuiltins.b = A('builtins')\ndef f(): pass\nf.of = A('function')", "", exit(0), "builtins\nvariable\nclass\nfunction\n", ""},
 		{"NUL in the code", python, "print(1)\x00", "", exit(1), "", "  File \"/tmp/main.py\", line 1\n    print(1)\nSyntaxError: source code cannot contain null bytes\n"},
 		{"files of an earlier call", bash, `ls /tmp; ls -A /dev/shm; touch /tmp/x /dev/shm/x`, "", exit(0), "main.sh\n", ""},
 		{"files of an earlier call again", bash, `ls /tmp; ls -A /dev/shm`, "", exit(0), "main.sh\n", ""},
