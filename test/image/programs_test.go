@@ -199,7 +199,7 @@ ffmpeg -v error -i a.mp4 -frames:v 1 -vf "drawtext=text=日本:fontsize=12" a.we
 	{of: "xmllint openssl xxd column hexdump tree uuidgen envsubst time", language: sandbox.Bash, stdout: "2\n5d41402abc4b2a76b9719d911017c592\n00000000: 6869                                     hi\na  1\nbb 2\nhi\n36\n/tmp\n", code: `
 echo '<a><b/><b/></a>' | xmllint --xpath 'count(//b)' -; echo -n hello | openssl dgst -md5 -r | cut -d' ' -f1; printf hi | xxd
 printf 'a 1\nbb 2\n' | column -t -o' '; printf hi | hexdump -e '"%c"'; echo; tree --version >/dev/null; uuidgen | tr -d '\n' | wc -c; echo '$HOME' | envsubst; /usr/bin/time -o t true`},
-	{of: "processes", language: sandbox.Bash, stdout: "sleep\n1\n", code: `sleep 9 & ps -o comm= $!; kill $!; pgrep -c bash`},
+	{of: "processes", language: sandbox.Bash, stdout: "sleep\n1\n", code: `sleep 9 & until [ "$(ps -o comm= $!)" = sleep ]; do :; done; ps -o comm= $!; kill $!; pgrep -c bash`},
 	{of: "fontconfig", language: sandbox.Bash, stdout: "WenQuanYi Micro Hei\nDejaVu Sans\n", code: `fc-match -f '%{family[0]}\n' :lang=ja; fc-match -f '%{family[0]}\n' sans-serif; test ! -e .cache`},
 	{of: "locale", language: sandbox.Bash, stdout: "1\n1.234,50\n", code: `printf é | wc -m; LC_ALL=de_DE.UTF-8 printf "%'.2f\n" 1234,5`},
 }
