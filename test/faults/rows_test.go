@@ -37,7 +37,7 @@ var rows = []struct {
 	{20, "leftovers of a crash", "faults.TestF20StaleFiles faults.TestF9SandboxesCannotBeRemoved"},
 	{21, "the wall clock jumps", "host.TestHost"},
 	{22, "a stream is held open after the end", "faults.TestF22StreamHeldFromOutside"},
-	{23, "the server pauses", "faults.TestF23ServerPauses faults.TestF23ServerPausesPastTheLimit"},
+	{23, "the server pauses", "faults.TestF23ServerPauses"},
 	{24, "tokens are guessed", "httpserver.TestFailedTokensAreLimited httpserver.TestRow3Tokens"},
 	{25, "no token, or a short one", "config.TestTokensErrors integration.TestOneLineErrors"},
 	{26, "slow and idle connections", "faults.TestF26Slowloris faults.TestF26IdleConnections httpserver.TestSlowBody httpserver.TestMaxConnections"},

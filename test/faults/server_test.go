@@ -415,38 +415,32 @@ func TestF18TwoServers(t *testing.T) {
 	t.Log(served.Load(), "calls meanwhile")
 }
 
-// The server is stopped in the middle of a flood and goes on.
+// The server is stopped while a program runs, and goes on.
 func TestF23ServerPauses(t *testing.T) {
-	s := harness.Serve(t, harness.Options(t), withoutPool)
-	out := make(chan string, 1)
-	go func() {
-		answer, err := call(t.Context(), t, s, "timeout 4 yes | wc -c >&2; head -c 30M /dev/zero; echo end >&2", 20)
-		out <- fmt.Sprint(answer, err)
-	}()
-	awaitRunning(t, s, 1)
-	signal(t, syscall.SIGSTOP, s.PID)
-	time.Sleep(3 * time.Second)
-	signal(t, syscall.SIGCONT, s.PID)
-	if answer := <-out; !strings.Contains(answer, "exit_code: 0") || !strings.Contains(answer, "end") {
-		t.Errorf("%.500s", answer)
-	}
-}
-
-// A program that ended within its limit while the server was stopped did so, even
-// if the server sees it after the limit.
-func TestF23ServerPausesPastTheLimit(t *testing.T) {
-	s := harness.Serve(t, harness.Options(t), withoutPool)
-	out := make(chan string, 1)
-	go func() {
-		answer, err := call(t.Context(), t, s, "sleep 2; echo end", 4)
-		out <- fmt.Sprint(answer, err)
-	}()
-	awaitRunning(t, s, 1)
-	signal(t, syscall.SIGSTOP, s.PID)
-	time.Sleep(6 * time.Second)
-	signal(t, syscall.SIGCONT, s.PID)
-	if answer := <-out; !strings.Contains(answer, "exit_code: 0") || !strings.Contains(answer, "end") {
-		t.Errorf("%.500s", answer)
+	for _, p := range []struct {
+		name, code string
+		limit      int // seconds
+		pause      time.Duration
+	}{
+		{"in a flood", "timeout 4 yes | wc -c >&2; head -c 30M /dev/zero; echo end >&2", 20, 3 * time.Second},
+		// The program has ended within its limit, though the server sees it after.
+		{"past the limit", "sleep 2; echo end", 4, 6 * time.Second},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			s := harness.Serve(t, harness.Options(t), withoutPool)
+			out := make(chan string, 1)
+			go func() {
+				answer, err := call(t.Context(), t, s, p.code, p.limit)
+				out <- fmt.Sprint(answer, err)
+			}()
+			awaitRunning(t, s, 1)
+			signal(t, syscall.SIGSTOP, s.PID)
+			time.Sleep(p.pause)
+			signal(t, syscall.SIGCONT, s.PID)
+			if answer := <-out; !strings.Contains(answer, "exit_code: 0") || !strings.Contains(answer, "end") {
+				t.Errorf("%.500s", answer)
+			}
+		})
 	}
 }
 
