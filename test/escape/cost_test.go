@@ -28,7 +28,6 @@ func TestCost(t *testing.T) {
 		r            *runner.Runner
 		mu           sync.Mutex
 		prepare, run []time.Duration // guarded by mu
-		memory       []int64         // peak of a sandbox, from its start on
 	}
 	var all []*contender
 	for _, name := range []string{mutationNone, "no seccomp", "no user namespace", "no AppArmor"} {
@@ -60,18 +59,17 @@ func TestCost(t *testing.T) {
 			if res.Status != sandbox.StatusExited {
 				t.Fatalf("%s: %+v", c.name, res)
 			}
-			c.memory = append(c.memory, res.PeakMemory)
 		}
 	}
 	base := all[0]
 	for _, c := range all[1:] {
-		fmt.Printf("cost: with all protections against %-20s prepare %.2f, run %.2f, memory %.2f times\n", c.name+":",
-			ratio(base.prepare, c.prepare), ratio(base.run, c.run), ratio(base.memory, c.memory))
+		fmt.Printf("cost: with all protections against %-20s prepare %.2f, run %.2f times\n", c.name+":",
+			ratio(base.prepare, c.prepare), ratio(base.run, c.run))
 	}
 }
 
 // ratio compares the middles of two series.
-func ratio[T time.Duration | int64](a, b []T) float64 {
+func ratio(a, b []time.Duration) float64 {
 	slices.Sort(a)
 	slices.Sort(b)
 	return float64(a[len(a)/2]) / float64(b[len(b)/2])
