@@ -69,12 +69,14 @@ func (i *instance) close() error {
 // abandon ends the instance and leaves what it has to the next sweep.
 func (i *instance) abandon() error { return i.lock.Close() }
 
-// locked reports whether the instance with this lock file is alive.
+// locked reports whether the instance with this lock file may be alive: it is
+// dead when nobody holds the lock, or when the file is gone, as all of /run is
+// after a restart of the host. What cannot be looked at proves nothing.
 func locked(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.Open(path) // a service may not write where another has its run directory
 	if err != nil {
-		return false
+		return !errors.Is(err, os.ErrNotExist)
 	}
 	defer func() { _ = f.Close() }()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
 }

@@ -83,14 +83,25 @@ func (r *Runner) sweepAndLog(ctx context.Context) {
 
 // retryLost tries again to remove sandboxes that could not be removed.
 func (r *Runner) retryLost(ctx context.Context) {
-	for _, b := range r.lost() {
-		r.mu.Lock()
-		removing := b.removing
-		r.mu.Unlock()
-		if !removing {
-			r.disposeLater(ctx, b)
+	for _, b := range r.reclaim() {
+		r.disposeLater(ctx, b)
+	}
+}
+
+// reclaim returns the sandboxes that could not be removed and that nobody is
+// removing now. They are the caller's to remove: looking and claiming is one
+// step, or a removal that ends in between would give a room back twice.
+func (r *Runner) reclaim() []*box {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*box
+	for _, b := range r.boxes {
+		if b.lost != nil && !b.removing {
+			b.removing = true
+			out = append(out, b)
 		}
 	}
+	return out
 }
 
 // ping returns nil if containerd answers.

@@ -290,16 +290,19 @@ func (r *Runner) serve(ctx context.Context, req *sandbox.Request) (*sandbox.Resu
 // take returns a sandbox that waits for a program: one from the pool, or one
 // made now.
 func (r *Runner) take(ctx context.Context, lang sandbox.Language) (*box, error) {
-	fs := r.current()
+	// What was ready when the call came need not be so after the queue. Only
+	// what is prepared does not miss containerd.
+	r.mu.Lock()
+	fs, notReady, up := r.rootfs, r.notReady, r.up
+	r.mu.Unlock()
+	if notReady != nil && !errors.Is(notReady, errAway) {
+		return nil, notReady
+	}
 	b := r.pool.take(ctx, lang, fs)
 	r.counts.took(lang, b != nil)
 	if b != nil {
 		return b, nil
 	}
-	// What was ready when the call came need not be so after the queue.
-	r.mu.Lock()
-	notReady, up := r.notReady, r.up
-	r.mu.Unlock()
 	if notReady != nil {
 		return nil, notReady
 	}

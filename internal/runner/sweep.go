@@ -63,11 +63,12 @@ func (r *Runner) Strays(ctx context.Context) (int, error) {
 // look finds the sandboxes that nobody owns, and the snapshots that the others
 // use.
 func (r *Runner) look(ctx context.Context) (s *sweep, strays []*box, used map[string]bool, err error) {
+	s, used = r.newSweep(), map[string]bool{}
+	s.know()
 	found, err := r.containers.List(ctx, fmt.Sprintf("labels.%q", labelInstance))
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("list containers: %w", err)
 	}
-	s, used = r.newSweep(), map[string]bool{}
 	for _, c := range found {
 		if owner := c.Labels[labelInstance]; owner != r.instance.id && !locked(c.Labels[labelLock]) {
 			s.dead[owner] = true
@@ -101,12 +102,15 @@ type sweep struct {
 	dead map[string]bool
 	// alone is true when no other instance lives in our run directory.
 	alone bool
+	// ours are the sandboxes of this instance that existed before a list was
+	// made: one that has ended in the usual way since then is no leftover.
+	ours map[string]bool
 	// unclean are the dead instances of which something is left.
 	unclean map[string]bool
 }
 
 func (r *Runner) newSweep() *sweep {
-	s := &sweep{r: r, dead: map[string]bool{}, unclean: map[string]bool{}, alone: true}
+	s := &sweep{r: r, dead: map[string]bool{}, unclean: map[string]bool{}, alone: true, ours: map[string]bool{}}
 	locks, _ := filepath.Glob(lockPath(filepath.Join(r.opts.RunDir, "*"))) // the pattern is well-formed
 	for _, lock := range locks {
 		id := strings.TrimSuffix(filepath.Base(lock), lockPath(""))
@@ -121,9 +125,19 @@ func (r *Runner) newSweep() *sweep {
 	return s
 }
 
+// know takes note of the sandboxes of this instance. Whoever makes a list of what
+// there is does it first.
+func (s *sweep) know() {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	for id := range s.r.boxes {
+		s.ours[id] = true
+	}
+}
+
 // stray reports whether nobody owns the sandbox with this id. Ours are known
-// before anything of them exists, so what was found first and is unknown now
-// was made by containerd for a request that we had given up.
+// before anything of them exists, so what is on a list and was unknown before and
+// after was made by containerd for a request that we had given up.
 func (s *sweep) stray(id string) bool {
 	owner := instanceOf(id)
 	if owner != s.r.instance.id {
@@ -131,7 +145,7 @@ func (s *sweep) stray(id string) bool {
 	}
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
-	return s.r.boxes[id] == nil
+	return !s.ours[id] && s.r.boxes[id] == nil
 }
 
 // containers removes strays, several at a time. What it has begun is brought to
@@ -184,6 +198,7 @@ func instanceOf(id string) string {
 // shims kills shims of ours that containerd has no record of, which a
 // containerd that died within Create leaves (containerd#6860).
 func (s *sweep) shims(ctx context.Context, swept *Swept) error {
+	s.know()
 	strays := s.r.shims(s.stray)
 	if len(strays) == 0 {
 		return nil
@@ -203,6 +218,7 @@ func (s *sweep) shims(ctx context.Context, swept *Swept) error {
 }
 
 func (s *sweep) cgroups(ctx context.Context, swept *Swept) error {
+	s.know()
 	names, err := s.r.opts.Cgroups.Children(s.r.opts.CgroupParent)
 	if err != nil {
 		return err
@@ -211,10 +227,11 @@ func (s *sweep) cgroups(ctx context.Context, swept *Swept) error {
 	defer cancel()
 	var errs []error
 	for _, name := range names {
-		if !s.stray(name) {
+		group := s.r.box(name).group
+		if !s.stray(name) || !group.Exists() {
 			continue
 		}
-		if err := removeGroup(ctx, s.r.box(name).group); err != nil {
+		if err := removeGroup(ctx, group); err != nil {
 			errs = append(errs, err)
 			s.unclean[instanceOf(name)] = true
 			continue
