@@ -28,7 +28,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 
 	"code-execution-sandbox/internal/observe"
 	"code-execution-sandbox/internal/sandbox"
@@ -75,8 +74,8 @@ type Options struct {
 	// MaxBodyBytes bounds the body of a request. Zero means 8 MiB. See
 	// mcpserver.MaxBodyBytes.
 	MaxBodyBytes int64
-	// MaxConnections bounds the open connections; more wait in the kernel's
-	// backlog. Zero means no bound.
+	// MaxConnections bounds the open connections; for more, idle ones are closed,
+	// and while none is idle they wait. Zero means no bound.
 	MaxConnections int
 	// KeepAlive is the time of silence after which a call that runs sends an
 	// SSE comment. Zero means 5 s.
@@ -169,8 +168,10 @@ func New(opts Options) (*Server, error) {
 // running after the grace are ended first. An error means that ln failed, or
 // that calls did not end in time.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	var connState func(net.Conn, http.ConnState)
 	if s.opts.MaxConnections > 0 {
-		ln = netutil.LimitListener(ln, s.opts.MaxConnections)
+		limited := newLimitListener(ln, s.opts.MaxConnections)
+		ln, connState = limited, limited.connState
 	}
 	server := &http.Server{
 		Handler:           s,
@@ -178,6 +179,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		ConnState:         connState,
 		// WriteTimeout would end streams; response bounds each write instead.
 		ErrorLog: slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelDebug),
 	}
@@ -216,6 +218,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("shut down http: %d calls did not end in time", n)
 	}
 	return nil
+}
+
+// EndsWithin is how long Serve takes at most once it has been told to end.
+func (s *Server) EndsWithin() time.Duration {
+	return s.opts.ShutdownDelay + s.opts.ShutdownGrace + answerTime
 }
 
 // errShutdown is the cause of the end of a call that outlived the grace.

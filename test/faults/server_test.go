@@ -66,8 +66,7 @@ func request(ctx context.Context, t *testing.T, s *harness.Server, body io.Reade
 func call(ctx context.Context, t *testing.T, s *harness.Server, code string, seconds int) (string, error) {
 	t.Helper()
 	req := request(ctx, t, s, bytes.NewReader(body(t, code, seconds)))
-	req.Close = true
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
 		return "", err
 	}
