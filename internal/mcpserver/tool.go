@@ -62,14 +62,18 @@ func description(opts Options, environment string) string {
 		"- Every call starts clean: no files, variables, packages or processes survive. Put all steps of a task into one call.\n" +
 		"- Only what is printed is returned; in Python use print(), the last expression is not echoed.\n"
 	network := "- No network, not even to localhost; nothing can be downloaded or installed."
-	after := fmt.Sprintf("\n- The program is the file /tmp/main.py or /tmp/main.sh, in the working directory /tmp: the only place to write (%s), "+
+	cut := fmt.Sprintf("%s characters of stdout, %s of stderr", count(opts.MaxStdoutChars), count(opts.MaxStderrChars))
+	if opts.Structured { // which some clients show in place of the text
+		cut += fmt.Sprintf("; %s of each as structured content", size(int64(l.MaxOutputBytes)))
+	}
+	after := fmt.Sprintf("\n- The program is the file /tmp/main.py or /tmp/main.sh, in the working directory /tmp: the place to write (%s), "+
 		"where no file can be executed directly (use bash FILE or python3 FILE).\n"+
 		"- Time limit %d s unless timeout_seconds is given, at most %d s; then the program is killed and what it printed so far is returned. "+
 		"Memory %s, %s, %s processes and threads.\n"+
 		"- Standard input is empty unless stdin is given.\n"+
-		"- Long output is cut in the middle (%s characters of stdout, %s of stderr): filter or summarise in the code.",
+		"- Long output is cut in the middle (%s): filter or summarise in the code.",
 		size(l.Tmp), seconds(l.DefaultTimeout), seconds(l.MaxTimeout), size(l.Memory), processors(l.CPUs), count(l.PIDs),
-		count(opts.MaxStdoutChars), count(opts.MaxStderrChars))
+		cut)
 
 	environment = oneLine(environment)
 	if room := maxTextBytes - len(before) - len(network) - len(after) - len(" "); len(environment) > room {
