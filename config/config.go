@@ -10,8 +10,17 @@
 // config.toml.dist; the tests name what was forgotten.
 package config
 
+import "errors"
+
 // DefaultPath is the file that Load reads when none is named.
 const DefaultPath = "/etc/code-execution-sandbox/config.toml"
+
+// DefaultTokenPath is where an installed service keeps its token. The service
+// gets it as a credential; commands that are run beside it look there.
+const DefaultTokenPath = "/etc/code-execution-sandbox/token"
+
+// ErrNoToken is the kind of error of Tokens when no source has a token.
+var ErrNoToken = errors.New("no bearer token")
 
 // Config is the whole configuration. The tags of a field say
 //

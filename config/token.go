@@ -19,11 +19,12 @@ const (
 
 // Tokens reads the bearer tokens from the first of these that is not empty: the
 // environment variable AuthTokenEnv, the file AuthTokenFile, the systemd
-// credential "token" ($CREDENTIALS_DIRECTORY/token). White space separates
+// credential "token" ($CREDENTIALS_DIRECTORY/token), and, for the configuration
+// at DefaultPath, the file DefaultTokenPath. White space separates
 // tokens, so a file has one per line; each of them is accepted, which is how a
 // token is replaced without a moment in which a client is locked out.
 //
-// An error is one line that says what to do. It never holds any part of a
+// An error is one line that says what to do, ErrNoToken where there is none. It never holds any part of a
 // token.
 func (c Config) Tokens() ([]string, error) {
 	source, text, err := c.tokenText()
@@ -70,11 +71,20 @@ func (c Config) tokenText() (source, text string, err error) {
 			return "", "", fmt.Errorf("systemd credential: %w", err)
 		}
 	}
+	if c.File == DefaultPath {
+		text, err = readTokenFile(DefaultTokenPath)
+		if err == nil {
+			return DefaultTokenPath, text, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", "", fmt.Errorf("token of the installed service: %w", err)
+		}
+	}
 	where := "set auth_token_env or auth_token_file"
 	if c.AuthTokenEnv != "" {
 		where = fmt.Sprintf("set %s, here or in ./.env (or auth_token_file, or a systemd credential named token)", c.AuthTokenEnv)
 	}
-	return "", "", fmt.Errorf("no bearer token: %s to at least %d characters, such as those of `openssl rand -hex 32`", where, MinTokenLength)
+	return "", "", fmt.Errorf("%w: %s to at least %d characters, such as those of `openssl rand -hex 32`", ErrNoToken, where, MinTokenLength)
 }
 
 func readTokenFile(path string) (string, error) {

@@ -27,8 +27,8 @@ type status string
 
 const (
 	statusOK      status = "ok"
-	statusWarning status = "warning" // it serves, but should be seen to
-	statusFailed  status = "failed"  // it does not serve
+	statusWarning status = "warning" // programs run, but it should be seen to
+	statusFailed  status = "failed"  // none runs
 	statusSkipped status = "skipped" // what it rests on has failed
 )
 
@@ -180,8 +180,12 @@ func check(ctx context.Context, a *app, out *report) {
 	if !out.add("configuration", err, "%s", source) {
 		return
 	}
-	_, err = cfg.Tokens()
-	out.add("token", err, "set")
+	// Programs can run without one, and the server may get its own elsewhere.
+	if _, err = cfg.Tokens(); errors.Is(err, config.ErrNoToken) {
+		out.warn("token", err)
+	} else {
+		out.add("token", err, "set")
+	}
 	checkCgroup(out)
 	runtime, err := runtimeVersion(ctx, cfg)
 	out.add("runtime", err, "%s", runtime)

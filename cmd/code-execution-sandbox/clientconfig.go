@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"code-execution-sandbox/config"
 	"code-execution-sandbox/internal/clientconfig"
 )
 
@@ -28,7 +30,8 @@ func clientConfigCommand(a *app) *cobra.Command {
 				return err
 			}
 			opts := clientconfig.Options{
-				URL: url, TokenEnv: cfg.AuthTokenEnv,
+				URL:        url, // The client's variable: the server may have none.
+				TokenEnv:   cmp.Or(cfg.AuthTokenEnv, config.Default().AuthTokenEnv),
 				MaxTimeout: cfg.Sandbox.MaxTimeout.Duration(), MaxWait: cfg.Queue.MaxWait.Duration(),
 			}
 			if opts.URL == "" {

@@ -112,7 +112,7 @@ func serve(ctx context.Context, cfg config.Config) (err error) {
 		stop(errors.New("the server ends"))
 		maintain.Wait()
 	}()
-	managed := newManager(server, r.Load, log)
+	managed := newManager(server, r.Load, server.EndsWithin()+closeTimeout, log)
 	maintain.Go(func() { managed.run(ctx) })
 	log.Info("serving", "url", endpoint(ln), "containerd", h.address, "cgroup", int(h.cgroups.Version), "version", version)
 	return server.Serve(ctx, ln)

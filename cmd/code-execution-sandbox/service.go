@@ -61,14 +61,16 @@ type manager struct {
 	handler http.Handler
 	load    func() runner.Load
 	log     *slog.Logger
+	// ending is the time within which the service ends when it is told to.
+	ending time.Duration
 	// every is the time between two signs of life.
 	every time.Duration
 	// patience is startPatience.
 	patience time.Duration
 }
 
-func newManager(handler http.Handler, load func() runner.Load, log *slog.Logger) *manager {
-	m := &manager{handler: handler, load: load, log: log, every: statusEvery, patience: startPatience}
+func newManager(handler http.Handler, load func() runner.Load, ending time.Duration, log *slog.Logger) *manager {
+	m := &manager{handler: handler, load: load, log: log, ending: ending, every: statusEvery, patience: startPatience}
 	// sd_watchdog_enabled(3): half the time, or less.
 	if limit, err := daemon.SdWatchdogEnabled(false); err == nil && limit > 0 {
 		m.every = min(m.every, limit/3)
@@ -99,7 +101,8 @@ func (m *manager) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			m.tell(daemon.SdNotifyStopping + "\nSTATUS=answering the calls that run")
+			// Calls that may run longer than TimeoutStopSec are answered, too.
+			m.tell(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d\nSTATUS=answering the calls that run", daemon.SdNotifyStopping, m.ending.Microseconds()))
 			return
 		case <-time.After(pause):
 		}

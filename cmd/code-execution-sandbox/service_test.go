@@ -62,7 +62,7 @@ func testManager(t *testing.T, patience time.Duration, health http.HandlerFunc) 
 	t.Helper()
 	m := &manager{
 		handler: health, load: func() runner.Load { return runner.Load{Running: 2} }, log: slog.New(slog.DiscardHandler),
-		every: 10 * time.Millisecond, patience: patience,
+		ending: 5 * time.Minute, every: 10 * time.Millisecond, patience: patience,
 	}
 	ctx, stop := context.WithCancelCause(t.Context())
 	done := make(chan struct{})
@@ -126,7 +126,7 @@ func TestServiceThatHangsIsNotAlive(t *testing.T) {
 func TestServiceSaysThatItStops(t *testing.T) {
 	told := notifySocket(t)
 	t.Run("", func(t *testing.T) { testManager(t, time.Hour, func(http.ResponseWriter, *http.Request) {}) })
-	await(t, told, "STOPPING=1")
+	await(t, told, "STOPPING=1\nEXTEND_TIMEOUT_USEC=300000000\n")
 }
 
 // The test runs itself again with a socket, as systemd would.

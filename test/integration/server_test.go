@@ -365,6 +365,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"well", "", harness.Token, true, "self-test", "ok", "every protection holds", ""},
 		{"no such key", "[sandbox]\nimages = 1\n", harness.Token, false, "configuration", "failed", "images", "config.toml.dist"},
+		{"no token", "", "", true, "token", "warning", "no bearer token", "make env"},
 		{"short token", "", "short", false, "token", "failed", "16", "make env"},
 		{"no containerd", "[containerd]\naddress = \"/nowhere.sock\"\n", harness.Token, false, "containerd", "failed", "/nowhere.sock", "systemctl start containerd"},
 		{"no image", "[sandbox]\nimage = \"nowhere:latest\"\n", harness.Token, false, "image", "failed", "nowhere:latest", "make docker-build import"},
