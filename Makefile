@@ -166,7 +166,7 @@ package: go ## Make a Debian package in bin
 # handed on.
 AS_ROOT = $(if $(SUDO),-exec "sudo env 'PATH=$(PATH)' GOTOOLCHAIN=$(GOTOOLCHAIN) 'GOFLAGS=$(GOFLAGS)' \
 	GOCACHE=$(shell go env GOCACHE) GOMODCACHE=$(shell go env GOMODCACHE) \
-	$(foreach name,CI CES_RACE CES_LONG CES_CONTAINERD_BIN NODE_EXTRA_CA_CERTS SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
+	$(foreach name,CI CES_BINARY CES_CONTAINERD_BIN CES_LONG CES_RACE CES_RUNTIME CES_RUNTIME_BINARY CES_SLOW NODE_EXTRA_CA_CERTS SOAK_CALLS FAULT_KILLS,$(if $($(name)),$(name)=$($(name))))")
 
 # What tests call beside what run needs: pgrep, npm for real MCP clients, and
 # what operators put around the server.

@@ -22,8 +22,9 @@ etc=/etc/$name
 share=/usr/share/$name
 state=/var/lib/$name
 run=/run/$name
+profile=/etc/apparmor.d/$name
 # What an installation replaces, and a failed one puts back.
-files=("$bin" "$units/$name.service" "$units/$name.socket" "$units/$name-boxes.service" "$etc/config.toml.dist")
+files=("$bin" "$units/$name.service" "$units/$name.socket" "$units/$name-boxes.service" "$etc/config.toml.dist" "$profile")
 previous=$state/previous
 runtime=docker.io/library/$name-runtime
 
@@ -38,8 +39,7 @@ ctr() { command ctr -n "$name" "$@"; }
 
 # place FILE TARGET MODE: in one step, so that a crash leaves the old or the new.
 place() {
-	install -D -m "$3" "$1" "$2.new"
-	mv -f "$2.new" "$2"
+	install -D -m "$3" "$1" "$2.new" && mv -f "$2.new" "$2"
 }
 
 place_files() { # BINARY
@@ -65,7 +65,7 @@ place_files() { # BINARY
 prepare() {
 	if [ ! -e "$etc/token" ]; then
 		say "writing a new token to $etc/token"
-		(umask 077 && od -An -tx1 -N32 /dev/urandom | tr -d ' \n' >"$etc/token.new" && mv "$etc/token.new" "$etc/token")
+		(umask 077 && { od -An -tx1 -N32 /dev/urandom | tr -d ' \n' && echo; } >"$etc/token.new" && mv "$etc/token.new" "$etc/token")
 	fi
 	if [ -x "$here/apparmor.sh" ]; then "$here/apparmor.sh"; fi
 }
@@ -90,8 +90,10 @@ healthy() {
 		healthz "${address%:*}" "${address##*:}" 2>/dev/null
 }
 
-# restart: with what is in place now, until it is healthy.
+# restart: with what is in place now, until it is healthy. It fails as soon as
+# systemd has given up, and tells which of the two it was.
 restart() {
+	local now
 	systemctl daemon-reload
 	systemctl reset-failed "$name.service" "$name.socket" "$name-boxes.service" 2>/dev/null || true
 	systemctl -q enable "$name.socket" "$name.service"
@@ -99,11 +101,17 @@ restart() {
 	systemctl restart --no-block "$name.service"
 	for ((end = SECONDS + wait; SECONDS < end; )); do
 		sleep 1
-		systemctl -q is-failed "$name.service" && return 1
+		# In one call: between two it may go from one state to the next.
+		now=$(systemctl show -p Job -p ActiveState "$name.service") || continue
+		case $now in
 		# A server that is on its way out is no answer.
-		[ "$(systemctl show -P Job "$name.service")" = 0 ] || [ "$(systemctl show -P Job "$name.service")" = "" ] || continue
-		systemctl -q is-active "$name.service" && healthy && return 0
+		*Job=[1-9]*) ;;
+		*ActiveState=active*) healthy && return 0 ;;
+		# With a dependency that failed it is inactive, and stays so.
+		*ActiveState=failed* | *ActiveState=inactive*) say "systemd has given up starting it" && return 1 ;;
+		esac
 	done
+	say "it had $wait seconds"
 	return 1
 }
 
@@ -114,8 +122,9 @@ keep_previous() {
 	[ -x "$bin" ] || return 0
 	install -d -m 0700 "$previous"
 	for file in "${files[@]}"; do
-		[ ! -e "$file" ] || install -D -p "$file" "$previous$file"
+		[ ! -e "$file" ] || cp -a --parents "$file" "$previous"
 	done
+	[ ! -d "$share" ] || cp -a --parents "$share" "$previous"
 	for tag in $(image_tags); do
 		ctr images tag --force "$runtime:$tag" "$runtime:previous-$tag" >/dev/null
 	done
@@ -128,22 +137,39 @@ image_tags() {
 		if [ -n "${1-}" ]; then sed -n "s/^$1//p"; else sed '/^previous-/d'; fi
 }
 
+# put_back goes on where a part cannot be put back.
 put_back() {
+	local file tag
 	for file in "${files[@]}"; do
 		[ ! -e "$previous$file" ] || place "$previous$file" "$file" "$(stat -c %a "$previous$file")"
 	done
+	if [ -d "$previous$share" ] && [ "$here" != "$share/systemd" ]; then
+		rm -rf "$share" && cp -a "$previous$share" "$share"
+	fi
+	# A profile that is not what the script beside it has would be replaced again.
+	if [ -e "$previous$profile" ]; then apparmor_parser -r "$profile"; fi
 	for tag in $(image_tags previous-); do
 		ctr images tag --force "$runtime:previous-$tag" "$runtime:$tag" >/dev/null
 	done
 }
 
 do_install() { # BINARY [ARCHIVE]
-	local binary=$1 version=unknown
+	local binary=$1 version=unknown failed
 	shift
 	keep_previous
 	version=$(timeout 60 "$binary" version 2>/dev/null | head -n 1) || true
 	say "installing ${version:-a binary that does not tell its version}"
-	if place_files "$binary" && import "$@" && restart; then
+	# Neither a condition nor part of one: the shell would go on after what fails.
+	set +e
+	(
+		set -e
+		place_files "$binary"
+		import "$@"
+		restart
+	)
+	failed=$?
+	set -e
+	if [ "$failed" = 0 ]; then
 		say "healthy at $(listens)"
 		for tag in $(image_tags previous-); do ctr images rm "$runtime:previous-$tag" >/dev/null; done
 		return
@@ -153,7 +179,7 @@ do_install() { # BINARY [ARCHIVE]
 	journalctl -u "$name.service" -n 15 --no-pager -o cat >&2 || true
 	[ -d "$previous" ] || die "nothing ran here before, so it stays as it is; systemctl status $name"
 	say "putting back what ran before"
-	put_back
+	put_back || say "not all of it could be put back"
 	restart || die "what ran before does not become healthy either; systemctl status $name"
 	say "rolled back: $("$bin" version | head -n 1) serves again"
 	exit 1

@@ -64,6 +64,7 @@ func TestHost(t *testing.T) {
 	before := m.traces(t)
 	m.steps(t, []step{
 		{"Install", install},
+		{"Check", check},
 		{"Security", security},
 		{"Calls", calls},
 		{"ContainerdRestarts", containerdRestarts},
@@ -76,6 +77,8 @@ func TestHost(t *testing.T) {
 			{"ClockJumps", clockJumps},
 			{"HostRunsOutOfMemory", hostRunsOutOfMemory},
 			{"BrokenUpgrade", brokenUpgrade},
+			{"UpgradeThatCannotBePlaced", upgradeThatCannotBePlaced},
+			{"BrokenProfile", brokenProfile},
 			{"Upgrade", upgrade},
 			{"Reboot", reboot},
 		})
@@ -362,6 +365,16 @@ func (m *machine) nothingLeft(t *testing.T, before []string) {
 	m.note("traces after: %d, before the installation: %d", len(after), len(before))
 }
 
+// check: what a person asks beside the service knows of its settings and token.
+func check(t *testing.T, m *machine) {
+	if out := m.run(t, name+" check"); !regexp.MustCompile(`(?m)^ok +token `).MatchString(out) {
+		t.Errorf("check:\n%s", out)
+	}
+	if out := m.run(t, name+" client-config --with-token claude-code"); !strings.Contains(out, token) {
+		t.Errorf("client-config without the token:\n%s", out)
+	}
+}
+
 // security holds the unit to a bar of 1.5 of 10.
 func security(t *testing.T, m *machine) {
 	m.run(t, "systemd-analyze security --no-pager --threshold=15 "+unit)
@@ -539,13 +552,53 @@ func brokenUpgrade(t *testing.T, m *machine) {
 	if err := os.WriteFile(broken, []byte(script), 0o755); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
+	started := m.run(t, "date +%s")
 	out, err := m.deploy(t, broken, "keep")
-	if err == nil || !strings.Contains(out, "rolled back") {
-		t.Errorf("deploy of a broken binary: %v\n%s", err, out)
+	for _, said := range []string{"systemd has given up", "rolled back"} {
+		if err == nil || !strings.Contains(out, said) {
+			t.Errorf("deploy of a broken binary: %v, without %q:\n%s", err, said, out)
+		}
+	}
+	// It was the server's own limit, and the units are as they were.
+	for what, command := range map[string]string{
+		"complaints": "journalctl --no-pager -o cat --since @" + started + " | grep -E 'boxes.service: Failed|Dependency failed|marked executable' || true",
+		"modes":      "find /usr/lib/systemd/system -name 'code-execution-sandbox*' ! -perm 0644",
+	} {
+		if got := m.run(t, command); got != "" {
+			t.Errorf("%s after the broken binary:\n%s", what, got)
+		}
 	}
 	if body := m.awaitHealthy(t); !strings.Contains(body, `"v1"`) {
 		t.Errorf("healthy as %s, want v1", body)
 	}
+	m.expect(t, "python", "print('as before')", 60, `as before`)
+}
+
+// upgradeThatCannotBePlaced: what ran before still does, and nobody is told
+// otherwise.
+func upgradeThatCannotBePlaced(t *testing.T, m *machine) {
+	m.run(t, "chattr +i /usr/bin/"+name)
+	out, err := m.deploy(t, binary(t, "v2"), "keep")
+	m.run(t, "chattr -i /usr/bin/"+name)
+	if err == nil || !strings.Contains(out, "rolled back") || strings.Contains(out, "healthy at") {
+		t.Errorf("deploy of a binary that cannot be put in place: %v\n%s", err, out)
+	}
+	if body := m.awaitHealthy(t); !strings.Contains(body, `"v1"`) {
+		t.Errorf("healthy as %s, want v1", body)
+	}
+}
+
+// brokenProfile: a version that comes with an AppArmor profile under which no
+// sandbox works is taken back, and its profile with it.
+func brokenProfile(t *testing.T, m *machine) {
+	out, err := m.try(t.Context(), nil, "./vm.sh", "ssh", m.dir, `set -e
+		mkdir /root/next && cp -r /usr/share/`+name+`/* /root/next
+		sed -i 's|^}|  deny /usr/bin/** rx,\n}|' /root/next/systemd/apparmor.d/`+name+`
+		WAIT=60 /root/next/systemd/install.sh install /usr/bin/`+name+` keep`)
+	if err == nil || !strings.Contains(out, "rolled back") {
+		t.Errorf("a version with a broken profile: %v\n%s", err, out)
+	}
+	m.run(t, "rm -rf /root/next; ! grep -r 'deny /usr/bin' /etc/apparmor.d/"+name+" /usr/share/"+name)
 	m.expect(t, "python", "print('as before')", 60, `as before`)
 }
 
