@@ -24,13 +24,20 @@ import (
 	"code-execution-sandbox/test/harness"
 )
 
-// The image is removed, collected and comes back: running calls do not notice.
+// The image is removed, collected and comes back: running calls do not notice,
+// those that wait are refused, even where a sandbox is prepared.
 func TestF10ImageGoesAway(t *testing.T) {
 	t.Parallel()
 	opts, _ := own(t, daemon.Options{})
 	opts.Pool = map[sandbox.Language]int{sandbox.Bash: 1}
+	opts.Slots = 1
 	r := maintained(t, opts)
 	call := start(t, r, opts, bash("sleep 6; python3 -c 'import json; print(json.dumps(1))'", 30*time.Second))
+	waiting := make(chan answer, 1)
+	go func() { waiting <- execute(t, r, bash("echo", time.Second)) }()
+	eventually(t, 20*time.Second, "a call waits, and a sandbox for it", func() bool {
+		return r.Load().Queued == 1 && r.Load().Prepared[sandbox.Bash] == 1
+	})
 	img, err := image.Find(t.Context(), opts.Client, harness.ImageName, opts.Snapshotter)
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +59,7 @@ func TestF10ImageGoesAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	(<-call).is(t, sandbox.StatusExited, "1\n")
+	(<-waiting).unavailable(t, "image")
 	importImage(t, opts.Client)
 	serves(t, r)
 }
