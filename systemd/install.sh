@@ -39,7 +39,7 @@ ctr() { command ctr -n "$name" "$@"; }
 
 # place FILE TARGET MODE: in one step, so that a crash leaves the old or the new.
 place() {
-	install -D -m "$3" "$1" "$2.new" && mv -f "$2.new" "$2"
+	install -D -m "$3" "$1" "$2.new" && mv -f "$2.new" "$2" || { rm -f "$2.new"; return 1; }
 }
 
 place_files() { # BINARY
