@@ -197,7 +197,7 @@ func annotations(p Params) map[string]string {
 func process(p Params) *specs.Process {
 	args := []string{Launcher, p.Language}
 	if !p.RelayedStreams {
-		args = append(args, "pipes")
+		args = append(args, "own-pipes")
 	}
 	if p.Language == "python" && len(p.Preload) > 0 {
 		args = append(args, "preload="+strings.Join(p.Preload, ","))

@@ -50,6 +50,9 @@ type host struct {
 	client  *containerd.Client
 	address string
 	private *daemon.Daemon
+	// letGo, where there is one, ends the wait for a private containerd that
+	// another process has, and says that private is set or stays nil.
+	letGo   func()
 	cgroups *cgroup.Host
 	lacks   []protection.Lack // filled by protect
 }
@@ -80,7 +83,7 @@ func connect(ctx context.Context, cfg config.Config, log *slog.Logger, patient b
 		}
 	}
 	if h.address == "" {
-		if err := h.usePrivate(ctx); err != nil {
+		if err := h.usePrivate(ctx, patient); err != nil {
 			return nil, fmt.Errorf("no containerd answers, and a private one does not start: %w", err)
 		}
 	}
@@ -92,8 +95,9 @@ func connect(ctx context.Context, cfg config.Config, log *slog.Logger, patient b
 	return h, nil
 }
 
-// usePrivate starts a private containerd, or uses that of a server that runs.
-func (h *host) usePrivate(ctx context.Context) (err error) {
+// usePrivate starts a private containerd, or uses that of a process that runs. A
+// patient host takes it over when that process ends, with which it ends.
+func (h *host) usePrivate(ctx context.Context, patient bool) (err error) {
 	opts := daemon.Options{
 		Binary:      h.cfg.Containerd.PrivateBinary,
 		Root:        filepath.Join(h.cfg.DataDir, "containerd"),
@@ -104,10 +108,49 @@ func (h *host) usePrivate(ctx context.Context) (err error) {
 	}
 	h.address = opts.Socket
 	h.private, err = daemon.Start(ctx, opts)
-	if errors.Is(err, daemon.ErrInUse) && daemon.Probe(ctx, opts.Socket) == nil {
+	switch {
+	case errors.Is(err, daemon.ErrInUse) && patient:
+		h.log.Warn("another process has the private containerd, and takes the calls that run here along when it ends", "data_dir", h.cfg.DataDir)
+		h.inherit(opts)
+		return nil
+	case errors.Is(err, daemon.ErrInUse) && daemon.Probe(ctx, opts.Socket) == nil:
 		return nil
 	}
 	return err
+}
+
+// inheritEvery is how soon a private containerd that has ended is replaced.
+const inheritEvery = 500 * time.Millisecond
+
+// inherit starts a private containerd once nobody else has it.
+func (h *host) inherit(opts daemon.Options) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	done := make(chan struct{})
+	h.letGo = func() {
+		cancel(errors.New("the server ends"))
+		<-done
+	}
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(inheritEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			private, err := daemon.Start(ctx, opts)
+			switch {
+			case err == nil:
+				h.log.Info("the private containerd is this server's now")
+				h.private = private
+				return
+			case !errors.Is(err, daemon.ErrInUse) && ctx.Err() == nil:
+				h.log.Error("the private containerd does not start", "error", err)
+			}
+		}
+	}()
 }
 
 // Close ends the connection, and the private daemon.
@@ -115,6 +158,9 @@ func (h *host) Close() error {
 	var errs []error
 	if h.client != nil {
 		errs = append(errs, h.client.Close())
+	}
+	if h.letGo != nil {
+		h.letGo()
 	}
 	if h.private != nil {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), closeTimeout, errors.New("the private containerd does not end"))

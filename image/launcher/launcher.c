@@ -3,9 +3,9 @@
  * known, waits for exactly one program on standard input, lets it run as its
  * child, and tells how it ended.
  *
- *	launcher python|bash [pipes] [preload=MODULE,...]
+ *	launcher python|bash [own-pipes] [preload=MODULE,...]
  *
- * With "pipes" the streams below are not those it was started with but pipes
+ * With "own-pipes" the streams below are not those it was started with but pipes
  * of its own making, at the same descriptors: the server opens the other ends by
  * way of /proc, and nothing stands between it and the program. Only the byte 'P'
  * goes to the standard output it was started with, to say that they are there;
@@ -22,9 +22,10 @@
  *	n bytes   the code
  *
  * One byte 'R' on standard output says that the interpreter has booted and
- * waits, and one byte 'S' that the program is about to start. Nothing of any
- * program has run before these bytes, so whoever reads them can tell them from
- * output. When the program has ended, and every process it left
+ * waits; nothing of any program has run before it. One byte 'S' says that the
+ * program is about to start: in the pipe LIFE where there is one, since a program
+ * can open its standard output for reading and take what is not read yet; else
+ * on standard output. When the program has ended, and every process it left
  * behind has been killed, 20 bytes end standard error: the nonce, then the
  * wait status as of waitpid(2), big-endian. A program never sees the nonce, so
  * it cannot write that report in the launcher's place.
@@ -61,8 +62,8 @@ enum {
 	EX_NO_SERVER = 123, /* nobody reads what the program writes */
 	/* Where a child of ours reads the permission to start. */
 	GATE = 3,
-	/* The writing end of a pipe that nothing is written to: when nobody holds
-	 * the other end, the server is dead. No program can get at it. */
+	/* The writing end of a pipe that holds 'S' at most: when nobody holds the
+	 * other end, the server is dead. No program can get at it. */
 	LIFE = 15,
 	/* Beyond any other descriptor that is made here. */
 	HIGH = 16,
@@ -296,7 +297,7 @@ int main(int argc, char **argv)
 			lang = &languages[i];
 	for (int i = 2; i < argc; i++) {
 		const char *modules = argv[i] + sizeof "preload" - 1;
-		if (strcmp(argv[i], "pipes") == 0)
+		if (strcmp(argv[i], "own-pipes") == 0)
 			pipes = 1;
 		else if (strncmp(argv[i], "preload=", sizeof "preload") == 0 && strlen(modules) < sizeof launched - name)
 			strcpy(launched + name, modules);
@@ -350,8 +351,8 @@ int main(int argc, char **argv)
 		left -= n;
 	}
 	close(file);
-	if (write_all(1, "S", 1) < 0)
-		broken("standard output");
+	if (write_all(pipes ? LIFE : 1, "S", 1) < 0)
+		broken("start");
 
 	/* The streams are the program's from here on: their ends must be seen
 	 * when its processes end, not when we do. */

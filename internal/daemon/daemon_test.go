@@ -411,6 +411,9 @@ func TestEarlierDaemonIsEnded(t *testing.T) {
 		if err := other.Start(); err != nil {
 			t.Fatal(err)
 		}
+		for !alive(other.Process.Pid) { // execve has begun, and its arguments are not there yet
+			time.Sleep(time.Millisecond)
+		}
 		if err := os.MkdirAll(opts.State, 0o711); err != nil {
 			t.Fatal(err)
 		}
@@ -421,8 +424,8 @@ func TestEarlierDaemonIsEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if alive(other.Process.Pid) == ends {
-			t.Errorf("%s: alive is %v", arg, !ends)
+		if lives := alive(other.Process.Pid); lives == ends {
+			t.Errorf("%s: alive is %v", arg, lives)
 		}
 		_ = syscall.Kill(-other.Process.Pid, syscall.SIGKILL)
 		_ = other.Wait()

@@ -7,7 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
+	"slices"
+	"strconv"
 	"sync"
 
 	"code-execution-sandbox/internal/mcpserver"
@@ -61,6 +64,10 @@ func (s *Server) serveMCP(w *response, r *http.Request) {
 		} `json:"params"`
 	}
 	_ = json.Unmarshal(body, &msg) // what is malformed, or a batch, is for the handler behind
+	if !answerable(body) {
+		fail(w, http.StatusBadRequest, "bad_request", "the id of a request must be a string or a whole number below 2^53: an answer could not name this one")
+		return
+	}
 
 	session := r.Header.Get("Mcp-Session-Id")
 	key := callKey{id: rand.Text()} // of no principal: nobody can name it
@@ -99,6 +106,25 @@ func (s *Server) serveMCP(w *response, r *http.Request) {
 	r = r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	s.opts.MCP.ServeHTTP(w, r)
+}
+
+// answerable reports whether an answer can name the ids in a body: the handler
+// behind keeps numbers as IEEE 754 doubles, and would answer to another id than
+// was sent, for which no client waits.
+func answerable(body []byte) bool {
+	type request struct {
+		ID json.RawMessage `json:"id"`
+	}
+	var batch []request
+	if json.Unmarshal(body, &batch) != nil {
+		batch = make([]request, 1)
+		_ = json.Unmarshal(body, &batch[0])
+	}
+	return !slices.ContainsFunc(batch, func(r request) bool {
+		number, err := strconv.ParseFloat(string(r.ID), 64)
+		isNumber := err == nil || errors.Is(err, strconv.ErrRange)
+		return isNumber && (number != math.Trunc(number) || math.Abs(number) >= 1<<53)
+	})
 }
 
 // readBody reads a whole request, or answers it and returns false.

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -453,6 +455,51 @@ func TestMaxConnections(t *testing.T) {
 	if err := waitServed(t, served); err != nil {
 		t.Error(err)
 	}
+}
+
+// An answer names the request that it belongs to, or there is none.
+func TestIdsAreAnsweredAsSent(t *testing.T) {
+	s := start(t)
+	const ping = `{"jsonrpc":"2.0","id":%s,"method":"ping"}`
+	for id, want := range map[string]int{
+		`1`: 200, `0`: 200, `-7`: 200, `"x"`: 200, `9007199254740991`: 200, `"9007199254740993"`: 200,
+		`9007199254740993`: 400, `-9007199254740993`: 400, `1.5`: 400, `1e300`: 400, `1e999`: 400,
+	} {
+		r := s.do("POST", "/mcp", fmt.Sprintf(ping, id), "Mcp-Protocol-Version", "2025-06-18")
+		if r.status != want || want == 200 && !strings.Contains(r.body, `"id":`+id) {
+			t.Errorf("id %s: %d %s, want %d with this id", id, r.status, r.body, want)
+		}
+	}
+	r := s.do("POST", "/mcp", "["+fmt.Sprintf(ping, "1")+","+fmt.Sprintf(ping, "0.5")+"]", "Mcp-Protocol-Version", "2025-03-26")
+	if r.status != 400 {
+		t.Errorf("a batch: %d %s", r.status, r.body)
+	}
+}
+
+// A client that closes its side has gone as far as HTTP can tell. It is told so,
+// or gets no answer at all, rather than an empty one.
+func TestHalfClosedConnection(t *testing.T) {
+	inBothEras(t, func(t *testing.T, s *service, e era) {
+		body, headers := e.call(1, "wait", "")
+		conn := s.dial().(*net.TCPConn)
+		head := "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + testToken +
+			"\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+		for i := 0; i < len(headers); i += 2 {
+			head += headers[i] + ": " + headers[i+1] + "\r\n"
+		}
+		if _, err := fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", head, len(body), body); err != nil {
+			t.Fatal(err)
+		}
+		p := s.fake.next()
+		if err := conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		p.endedBy(t, errClientGone)
+		_ = conn.SetReadDeadline(time.Now().Add(hang))
+		if got, err := io.ReadAll(conn); len(got) > 0 && !strings.Contains(string(got), "canceled: ") || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("answered %q, %v", got, err)
+		}
+	})
 }
 
 // What the service adds to a program: HTTP, MCP and the record, with the

@@ -245,8 +245,9 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.end()
 		s.opts.Logger.DebugContext(r.Context(), "http request", "method", r.Method, "path", r.URL.Path,
 			"status", w.status(), "remote", r.RemoteAddr, "ms", time.Since(begin).Milliseconds())
-		if p != nil {
-			panic(http.ErrAbortHandler) // half an answer must not look whole
+		if p != nil || w.status() == 0 && r.Context().Err() != nil {
+			// Half an answer must not look whole, nor none like an empty one.
+			panic(http.ErrAbortHandler)
 		}
 	}()
 	s.route(w, r)

@@ -405,10 +405,10 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	var writer sync.WaitGroup
 	writer.Go(func() { b.deliver(runCtx, frame(mark, req.Code), req.Stdin, &ending) })
 
-	var started bool // or about to: the launcher has said so
 	var report *syscall.WaitStatus
 	var readers sync.WaitGroup
-	readers.Go(func() { started = b.drainStdout(stdout) })
+	var announced bool
+	readers.Go(func() { announced = b.drainStdout(stdout) })
 	reported := make(chan struct{})
 	readers.Go(func() {
 		if report = b.drainStderr(mark, stderr); report != nil {
@@ -452,6 +452,7 @@ func (b *box) run(ctx context.Context, req *sandbox.Request) (*sandbox.Result, e
 	writer.Wait()
 
 	b.reported = report != nil
+	started := announced || !b.r.opts.Relay && b.started() // or about to
 	switch {
 	case report != nil || used.OOMKills > 0:
 	case cause == nil && started && b.endedItself():
@@ -532,15 +533,23 @@ func (b *box) closeRelay(ctx context.Context) (closed bool) {
 	}
 }
 
-// drainStdout copies the program's standard output to out, and reports whether
-// the launcher has said before it that the program starts.
-func (b *box) drainStdout(out io.Writer) (started bool) {
-	var first [1]byte
-	if _, err := io.ReadFull(b.stdout, first[:]); err != nil || first[0] != startByte {
-		return false
+// drainStdout copies the program's standard output to out. Where the streams are
+// relayed the launcher says in it that the program starts, and announced is
+// whether it has: a program that takes this away shows by what it writes itself
+// that it has started.
+func (b *box) drainStdout(out io.Writer) (announced bool) {
+	if b.r.opts.Relay {
+		var first [1]byte
+		if _, err := io.ReadFull(b.stdout, first[:]); err != nil {
+			return false
+		}
+		if first[0] != startByte {
+			_, _ = out.Write(first[:])
+		}
+		announced = true
 	}
 	_, _ = io.Copy(out, b.stdout)
-	return true
+	return announced
 }
 
 // drainStderr copies the program's standard error to out and returns the

@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,10 +22,26 @@ const runcShim = "io.containerd.runc.v2"
 // no process of the host (gVisor), the shim relays between FIFOs and the sandbox.
 type streams struct {
 	stdin, stdout, stderr *os.File
-	// keep is an end of which nothing is read: of stdin's FIFO, which can then be
-	// opened before the shim does, or of the pipe by which the launcher sees that
-	// we live.
+	// keep is the other end of stdin's FIFO, which can then be opened before the
+	// shim does, or of the pipe by which the launcher sees that we live and says
+	// that the program starts.
 	keep *os.File
+}
+
+// started reports whether the launcher has said in the pipe of its own that the
+// program starts. What it has said stays there until it is asked for.
+func (s *streams) started() bool {
+	var said [1]byte
+	n := 0
+	conn, err := s.keep.SyscallConn()
+	if err != nil {
+		return false // it is closed
+	}
+	_ = conn.Read(func(fd uintptr) bool {
+		n, _ = unix.Read(int(fd), said[:])
+		return true
+	})
+	return n == 1 && said[0] == startByte
 }
 
 // cut closes the program's streams. The launcher may still see that we live.
@@ -74,7 +91,11 @@ func openFIFOs(dir string) (s streams, err error) {
 			s.closeStreams()
 		}
 	}()
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	err = os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrNotExist) { // somebody has tidied up the run directory
+		err = errors.Join(os.MkdirAll(filepath.Dir(filepath.Dir(dir)), 0o711), os.MkdirAll(dir, 0o700))
+	}
+	if err != nil {
 		return s, fmt.Errorf("create stream directory: %w", err)
 	}
 	for _, e := range s.ends(0) {
@@ -102,11 +123,18 @@ func openPipes(launcher int, genuine func() bool) (s streams, err error) {
 	}()
 	proc := filepath.Join("/proc", strconv.Itoa(launcher))
 	dir, err := unix.Open(proc, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		err = fmt.Errorf("%w (the launcher has ended, or the server does not see the host's processes)", err)
+	}
 	if err != nil {
-		return s, fmt.Errorf("open %s: %w (the server must see the host's processes)", proc, err)
+		return s, fmt.Errorf("open %s: %w", proc, err)
 	}
 	defer func() { _ = unix.Close(dir) }()
 	if !genuine() {
+		// Looking takes a descriptor itself.
+		if _, err := os.ReadFile(filepath.Join(proc, "stat")); err != nil {
+			return s, fmt.Errorf("look at the launcher: %w", err)
+		}
 		return s, fmt.Errorf("%s is not the launcher (the server must see the host's processes)", proc)
 	}
 	for _, e := range s.ends(lifeDescriptor) {

@@ -215,7 +215,7 @@ tally((f, attempt(os.open, "/proc/" + f, os.O_RDONLY)) for f in "meminfo cpuinfo
 	{n: 36, what: "the kernel's settings", out: "ENOENT", probe: `
 tally((f, attempt(os.open, "/proc/sys/" + f, os.O_RDONLY)) for f in "kernel/random/boot_id kernel/random/uuid kernel/ns_last_pid kernel/core_pattern kernel/hostname vm/overcommit_memory fs/file-nr user net".split())`},
 	{n: 37, what: "the kernel's switches", out: "ENOENT", probe: `tally((f, attempt(os.open, "/proc/" + f, os.O_WRONLY)) for f in "sysrq-trigger sys/kernel/core_pattern sys/kernel/modprobe acpi/wakeup bus/pci scsi/scsi irq/default_smp_affinity".split())`},
-	{n: 38, what: "the first process", out: `/usr/lib/code-execution-sandbox/launcher python( pipes)? EACCES`, probe: `
+	{n: 38, what: "the first process", out: `/usr/lib/code-execution-sandbox/launcher python( own-pipes)? EACCES`, probe: `
 print(*read("/proc/1/cmdline").decode().rstrip("\0").split("\0"), end=" ")
 tally((f, attempt(os.open, "/proc/1/" + f, os.O_RDONLY)) for f in "environ mem maps auxv pagemap stack syscall".split() if os.path.exists("/proc/1/" + f))`},
 	{n: 38, what: "links of the first process", out: `EACCES`, probe: `tally((f, attempt(os.readlink, "/proc/1/" + f)) for f in "exe cwd root fd/0 ns/net".split())`},

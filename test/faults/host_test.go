@@ -283,6 +283,22 @@ func TestF20StaleFiles(t *testing.T) {
 	}
 }
 
+// Somebody tidies up the run directory of a server that runs.
+func TestF20RunDirectoryGoes(t *testing.T) {
+	opts := harness.Options(t)
+	r := maintained(t, opts)
+	call := start(t, r, opts, bash("sleep 1; echo ok", 10*time.Second))
+	locks, err := filepath.Glob(filepath.Join(opts.RunDir, "*.lock"))
+	if err != nil || len(locks) != 1 {
+		t.Fatal(locks, err)
+	}
+	if err := os.RemoveAll(strings.TrimSuffix(locks[0], ".lock")); err != nil {
+		t.Fatal(err)
+	}
+	(<-call).is(t, sandbox.StatusExited, "ok\n")
+	serves(t, r)
+}
+
 // Two in one namespace: each sweeps, none touches what the other has. One dies
 // (its lock is let go), the other cleans up behind it.
 func TestF18TwoRunners(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -226,6 +227,44 @@ func TestReportCannotBeForged(t *testing.T) {
 	if res.StdoutBytes > 0 {
 		t.Errorf("the launcher can be read: %s", hex.EncodeToString(res.Stdout))
 	}
+}
+
+// A program can read its own standard output before we do. What it takes is its
+// own loss: neither its later output nor the truth of its end.
+func TestStartCannotBeTaken(t *testing.T) { bothWays(t, testStartCannotBeTaken) }
+
+func testStartCannotBeTaken(t *testing.T, opts runner.Options) {
+	opts.Slots = 8
+	r := harness.Runner(t, opts)
+	code := `
+import os, time
+f = os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK)
+end = time.time() + 0.01
+while time.time() < end:
+    try: os.read(f, 10)
+    except BlockingIOError: pass
+os.close(f)
+os.write(1, b"Hello")
+`
+	var wg sync.WaitGroup
+	for range opts.Slots {
+		wg.Go(func() {
+			for range 5 {
+				res := harness.Run(t, r, harness.Python(code))
+				check(t, res, exit(0))
+				if string(res.Stdout) != "Hello" {
+					t.Errorf("%q, want what was written last", res.Stdout)
+				}
+			}
+			late := harness.Python(code + "time.sleep(10)")
+			late.Timeout = time.Second
+			res := harness.Run(t, r, late)
+			if res.Status != sandbox.StatusTimedOut || string(res.Stdout) != "Hello" {
+				t.Errorf("%s: %q, want a time-out after Hello", res.Status, res.Stdout)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // A program that makes the shared pipe non-blocking and fills it cannot keep

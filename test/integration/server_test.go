@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -476,6 +477,50 @@ func TestPrivateContainerd(t *testing.T) {
 		left, _ := exec.CommandContext(t.Context(), "pgrep", "-f", "containerd --config "+dir).Output()
 		return len(left) == 0
 	})
+	// A server that has come beside a command does not end with it.
+	short := command(t, "run", "-l", "bash", "--config", config)
+	short.Stdin = strings.NewReader("echo begun; sleep 3")
+	begun, err := short.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := short.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command runs a program", func() bool { return len(daemons()) > 1 })
+	cmd = command(t, "serve", "--config", config)
+	log, err := os.Create(filepath.Join(dir, "serve.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := io.ReadAll(begun); err != nil || string(out) != "begun\n" {
+		t.Errorf("the command's program: %q, %v", out, err)
+	}
+	_ = short.Wait()
+	healthy := func() bool {
+		text, err := os.ReadFile(log.Name())
+		_, address, found := strings.Cut(string(text), "url=")
+		if err != nil || !found {
+			return false
+		}
+		address, _, _ = strings.Cut(address, "/mcp")
+		resp, err := http.Get(address + "/healthz") //nolint:gosec // a test's own server
+		if err != nil {
+			return false
+		}
+		defer func() { _ = resp.Body.Close() }()
+		return resp.StatusCode == http.StatusOK && strings.Contains(string(text), "this server's now")
+	}
+	eventually(t, "the server has a containerd of its own", healthy)
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
 	// The shim of a sandbox outlives its containerd, until the next start.
 	if out, err := command(t, "sweep", "--config", config).CombinedOutput(); err != nil {
 		t.Errorf("sweep: %v: %s", err, out)
