@@ -50,10 +50,10 @@ FUZZTIME ?= 30s
 ## Run it
 
 .PHONY: run
-run: import env ## Everything from a fresh clone to a serving server
+run: import env ## Everything from a fresh clone to a serving server (CONFIG=FILE here and below: settings)
 	@echo "run: an entry for your MCP client; other clients: $(BIN) client-config --help"
 	@# The token itself only before a person's eyes: elsewhere this is a log.
-	@$(BIN) client-config miranda $$([ ! -t 1 ] || echo --with-token) $(FLAGS)
+	@token=; [ ! -t 1 ] || token=--with-token; $(BIN) client-config miranda $$token $(FLAGS)
 	@$(MAKE) --no-print-directory serve
 
 .PHONY: setup

@@ -39,7 +39,7 @@ const (
 	rules = "2"
 
 	// remedy ends every reason why the image is not ready.
-	remedy = "type: code-execution-sandbox image import"
+	remedy = "type: code-execution-sandbox image import, with the --config of the server if it has one"
 )
 
 // Image is a verified image, unpacked and ready to run.

@@ -46,16 +46,16 @@ type finding struct {
 // about a finding that knows no better one of its own.
 var findings = []finding{
 	{Name: "configuration", Remedy: "correct the file; config/config.toml.dist lists every key with its range"},
-	{Name: "token", Remedy: "put SANDBOX_MCP_TOKEN=... into .env (`make env` writes one), or set auth_token_file"},
+	{Name: "token", Remedy: "put the variable into .env (`make env` writes SANDBOX_MCP_TOKEN there), or set auth_token_file"},
 	{Name: "cgroup", Remedy: "mount cgroup v2 at /sys/fs/cgroup, or v1 with the controllers memory, pids and cpu"},
-	{Name: "runtime", Remedy: "install runc 1.1.5 or newer, for example with apt-get install runc, or set containerd.runtime_binary"},
+	{Name: "runtime", Remedy: "install the runtime, such as runc 1.1.5 or newer with apt-get install runc, or correct containerd.runtime_binary"},
 	{Name: "memory", Remedy: "lower sandbox.max_concurrent or sandbox.memory_limit, or give the host more memory"},
 	{Name: "containerd", Remedy: "start it, for example with systemctl start containerd; containerd.address names its socket, and \"private\" starts one of our own"},
 	{Name: "protections", Remedy: "see the detail; sandbox.allow_missing lets this host do without one by name"},
 	{Name: "known-faults", Remedy: "update what is named"},
 	{Name: "run-directory", Remedy: "set run_dir to an absolute path on a tmpfs that root can write"},
-	{Name: "image", Remedy: "import the runtime image: make docker-build import, or docker save IMAGE | code-execution-sandbox image import -"},
-	{Name: "self-test", Remedy: "a protection does not hold or a sandbox does not start; nothing is served until it does: see the detail, and containerd's log where that says too little"},
+	{Name: "image", Remedy: "import the runtime image: make docker-build import (with PROFILE=slim and CONFIG=FILE where they are used), or docker save IMAGE | code-execution-sandbox image import -"},
+	{Name: "self-test", Remedy: "a protection does not hold, a module of pool.preload is not in the image, or a sandbox does not start; nothing is served until it does: see the detail, and containerd's log where that says too little"},
 	{Name: "leftovers", Remedy: "a server that is not alive any more left them: its next start removes them, and so does code-execution-sandbox sweep"},
 	{Name: "clean-up", Remedy: "run code-execution-sandbox sweep; if that does not help, restart containerd and run it again"},
 }

@@ -37,6 +37,7 @@ func clientConfigCommand(a *app) *cobra.Command {
 			if opts.URL == "" {
 				opts.URL = endpointOf(cfg.HTTPAddr)
 			}
+			opts.URL = clientconfig.Endpoint(opts.URL)
 			if withToken {
 				secrets, err := cfg.Tokens()
 				if err != nil {
@@ -64,7 +65,7 @@ func clientConfigCommand(a *app) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&url, "url", "", "address of the server as the client sees it (default: this host)")
+	cmd.Flags().StringVar(&url, "url", "", "address of the server as the client sees it; /mcp is added where there is no path (default: this host)")
 	cmd.Flags().BoolVar(&withToken, "with-token", false, "write the token itself into the entry")
 	return cmd
 }

@@ -68,11 +68,13 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "code-execution-sandbox",
 		Short:         "Run bash and python programs for a language model in hardened, single-use sandboxes",
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// A wrong flag deserves one line, not a page.
 		PersistentPreRunE: func(*cobra.Command, []string) error { return loadDotEnv() },
 	}
+	cmd.SetVersionTemplate(versionLine())
 	cmd.PersistentFlags().StringVar(&app.configPath, "config", "", "configuration file (default "+defaultConfig()+" if it exists)")
 	cmd.AddCommand(serveCommand(app), runCommand(app), checkCommand(app), specCommand(app),
 		imageCommand(app), sweepCommand(app), clientConfigCommand(app), versionCommand())

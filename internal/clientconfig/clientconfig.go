@@ -44,6 +44,15 @@ type Options struct {
 // CallTimeout is how long a client must be ready to wait for one call.
 func (o Options) CallTimeout() time.Duration { return o.MaxTimeout + o.MaxWait + callMargin }
 
+// Endpoint returns the address of the MCP endpoint of a server: the address itself
+// where it has a path, as behind a proxy, else its /mcp.
+func Endpoint(address string) string {
+	if u, err := url.Parse(address); err == nil && u.Host != "" && strings.Trim(u.Path, "/") == "" {
+		return u.JoinPath("mcp").String()
+	}
+	return address
+}
+
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (o Options) check() error {

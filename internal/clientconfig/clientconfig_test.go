@@ -210,3 +210,16 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestEndpoint(t *testing.T) {
+	for address, want := range map[string]string{
+		"http://h.example:9":          "http://h.example:9/mcp",
+		"https://h.example/":          "https://h.example/mcp",
+		"https://h.example/tools/mcp": "https://h.example/tools/mcp",
+		"h.example":                   "h.example", // which Entry refuses
+	} {
+		if got := Endpoint(address); got != want {
+			t.Errorf("Endpoint(%q) = %q, want %q", address, got, want)
+		}
+	}
+}

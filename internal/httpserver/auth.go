@@ -86,6 +86,9 @@ func (s *Server) authenticate(w *response, r *http.Request) bool {
 			}
 			challenge += `, error="invalid_token"`
 			why = `wrong bearer token; the header "Authorization: Bearer TOKEN" must hold the token the server was started with`
+			if strings.ContainsAny(secret, " \t") {
+				why += "; these were several, of which a client sends one"
+			}
 		}
 	}
 	s.refusals.WithLabelValues("token").Inc()
