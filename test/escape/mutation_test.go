@@ -174,7 +174,7 @@ def exactly(n):
 header = exactly(24)
 code = exactly(int.from_bytes(header[20:], "big"))
 open("/tmp/main", "wb").write(code)
-os.write(1, b"S")
+os.write(15, b"S")
 language = sys.argv[1]
 os.execv("/usr/bin/" + {"python": "python3"}.get(language, language), [language, "/tmp/main"])`}, s.Process.Args[1:]...)
 	return nil
