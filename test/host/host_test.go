@@ -579,7 +579,7 @@ func brokenUpgrade(t *testing.T, m *machine) {
 func upgradeThatCannotBePlaced(t *testing.T, m *machine) {
 	m.run(t, "mount --bind /usr/bin/"+name+" /usr/bin/"+name) // nothing can be renamed over it
 	out, err := m.deploy(t, binary(t, "v2"), "keep")
-	m.run(t, "umount -l /usr/bin/"+name+"; ! ls /usr/bin/"+name+".new")
+	m.run(t, "umount -l /usr/bin/"+name+" && ! ls /usr/bin/"+name+".new")
 	if err == nil || !strings.Contains(out, "rolled back") || strings.Contains(out, "healthy at") {
 		t.Errorf("deploy of a binary that cannot be put in place: %v\n%s", err, out)
 	}
